@@ -63,7 +63,7 @@ type Block struct {
 // encoded is a message in a provider's wire format, kept so that a turn does
 // not encode the history again.
 type encoded struct {
-	key  string   // identifies the format and everything else that shaped parts
+	key  string    // identifies the format and everything else that shaped parts
 	part [2][]byte // what the format needs: usually one JSON value
 }
 

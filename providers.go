@@ -1,0 +1,383 @@
+// Model providers: the catalog, credentials, and what the HTTP clients share
+// (one attempt of one streamed call, its time limits and its errors). The wire
+// formats are in anthropic.go, chat.go and responses.go.
+package main
+
+import (
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// reasoningLevels in rising order. The zot protocol spells "minimal" "minimum".
+var reasoningLevels = []string{"off", "minimal", "low", "medium", "high", "xhigh", "max"}
+
+// Model is one entry of the catalog.
+type Model struct {
+	Provider, ID, Name       string
+	API                      string // anthropic-messages, openai-completions, openai-responses, script
+	BaseURL                  string
+	ContextWindow, MaxOutput int // tokens; 0 when unknown
+	Vision                   bool
+	Price                    price
+	Above                    *tier             // dearer prices for large inputs
+	Levels                   map[string]string // supported reasoning level -> the vendor's word; empty: no reasoning
+
+	Adaptive    bool   // Anthropic: thinking is adaptive, set by an effort
+	NoSignature bool   // Anthropic: unsigned thinking may go back
+	Thinking    string // Chat: how reasoning is switched, see models.txt
+	Effort      bool   // Chat: with Thinking, the level goes as reasoning_effort
+	Echo        bool   // Chat: reasoning_content goes back with tool calls
+	Kimi        bool   // Chat: tools activated later are sent in their place
+}
+
+// price is in US dollars per million tokens.
+type price struct{ Input, Output, CacheRead, CacheWrite float64 }
+
+type tier struct {
+	tokens int // input, cache reads and writes together
+	price
+}
+
+// cost prices one call.
+func (m *Model) cost(u *Usage) Cost {
+	p := m.Price
+	if m.Above != nil && u.Input+u.CacheRead+u.CacheWrite > m.Above.tokens {
+		p = m.Above.price
+	}
+	c := Cost{
+		Input:      float64(u.Input) * p.Input / 1e6,
+		Output:     float64(u.Output) * p.Output / 1e6,
+		CacheRead:  float64(u.CacheRead) * p.CacheRead / 1e6,
+		CacheWrite: float64(u.CacheWrite) * p.CacheWrite / 1e6,
+	}
+	c.Total = c.Input + c.Output + c.CacheRead + c.CacheWrite
+	return c
+}
+
+// clamp returns the supported level nearest to the wanted one: itself, else
+// the next lower one, else the lowest there is. "" for a model without
+// reasoning.
+func (m *Model) clamp(level string) string {
+	i := slices.Index(reasoningLevels, level)
+	for j := i; j >= 0; j-- {
+		if _, ok := m.Levels[reasoningLevels[j]]; ok {
+			return reasoningLevels[j]
+		}
+	}
+	for _, l := range reasoningLevels[i+1:] {
+		if _, ok := m.Levels[l]; ok {
+			return l
+		}
+	}
+	return ""
+}
+
+// providerInfo is one provider of the catalog.
+type providerInfo struct {
+	Name, API, BaseURL string
+	EnvKeys            []string // variables that may hold the key
+	Default            string   // default model id
+	AnyModel           bool     // ids outside the catalog are accepted
+	Models             []*Model
+	thinking           string // Thinking of models outside the catalog
+}
+
+// model finds a model by id. The error lists what exists.
+func (p *providerInfo) model(id string) (*Model, error) {
+	for _, m := range p.Models {
+		if m.ID == id {
+			return m, nil
+		}
+	}
+	if p.AnyModel && id != "" {
+		return &Model{Provider: p.Name, ID: id, Name: id, API: p.API, BaseURL: p.BaseURL, Vision: true, Thinking: p.thinking}, nil
+	}
+	var ids []string
+	for _, m := range p.Models {
+		ids = append(ids, m.ID)
+	}
+	if id == "" {
+		return nil, fmt.Errorf("provider %s has no default model: name one with --model", p.Name)
+	}
+	return nil, fmt.Errorf("unknown model %q for provider %s (known: %s)", id, p.Name, strings.Join(ids, ", "))
+}
+
+// catalog is every known provider in a fixed order.
+type catalog []*providerInfo
+
+func (c catalog) provider(name string) (*providerInfo, error) {
+	var names []string
+	for _, p := range c {
+		if p.Name == name {
+			return p, nil
+		}
+		names = append(names, p.Name)
+	}
+	return nil, fmt.Errorf("unknown provider %q (known: %s)", name, strings.Join(names, ", "))
+}
+
+//go:embed models.txt
+var modelsTable string
+
+// loadCatalog reads the built-in table and the user's $ZOT_HOME/models.json.
+func loadCatalog(home string) (catalog, error) {
+	var c catalog
+	var p *providerInfo
+	for line := range strings.Lines(modelsTable) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) == 0 || f[0] == "#":
+		case f[0][0] == '[':
+			p = parseProvider(c, f)
+			c = append(c, p)
+		default:
+			p.Models = append(p.Models, parseModel(p, f))
+		}
+	}
+	c = append(c, scriptCatalog())
+	return c.merge(filepath.Join(home, "models.json"))
+}
+
+// parseProvider reads a [name] key=value... line of models.txt.
+func parseProvider(c catalog, f []string) *providerInfo {
+	p := &providerInfo{Name: strings.Trim(f[0], "[]")}
+	for _, kv := range f[1:] {
+		k, v, _ := strings.Cut(kv, "=")
+		switch k {
+		case "same":
+			other, _ := c.provider(v)
+			name := p.Name
+			*p = *other
+			p.Name, p.Models = name, nil
+			for _, m := range other.Models {
+				same := *m
+				same.Provider = name
+				p.Models = append(p.Models, &same)
+			}
+		case "api":
+			p.API = v
+		case "base":
+			p.BaseURL = v
+		case "env":
+			p.EnvKeys = strings.Split(v, ",")
+		case "default":
+			p.Default = v
+		case "any":
+			p.AnyModel = true
+		case "thinking":
+			p.thinking = v
+		}
+	}
+	return p
+}
+
+// parseModel reads a model line of models.txt; a test reads every line.
+func parseModel(p *providerInfo, f []string) *Model {
+	num := func(s string) float64 {
+		scale := 1.0
+		if t := strings.TrimRight(s, "kM"); t != s {
+			scale = map[string]float64{"k": 1e3, "M": 1e6}[s[len(t):]]
+			s = t
+		}
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil {
+			panic("models.txt: " + f[0] + ": " + err.Error())
+		}
+		return v * scale
+	}
+	m := &Model{Provider: p.Name, ID: f[0], Name: f[0], API: p.API, BaseURL: p.BaseURL,
+		ContextWindow: int(num(f[1])), MaxOutput: int(num(f[2])),
+		Price: price{num(f[3]), num(f[4]), num(f[5]), num(f[6])}}
+	if f[7] != "-" {
+		m.Levels = map[string]string{}
+		for l := range strings.SplitSeq(f[7], ",") {
+			name, value, ok := strings.Cut(l, "=")
+			if !ok {
+				value = name
+			}
+			m.Levels[name] = value
+		}
+	}
+	for _, flag := range f[8:] {
+		k, v, _ := strings.Cut(flag, "=")
+		switch k {
+		case "vision":
+			m.Vision = true
+		case "adaptive":
+			m.Adaptive = true
+		case "nosignature":
+			m.NoSignature = true
+		case "thinking":
+			m.Thinking = v
+		case "effort":
+			m.Effort = true
+		case "echo":
+			m.Echo = true
+		case "kimi":
+			m.Kimi = true
+		case "above":
+			t := strings.Split(v, ":")
+			m.Above = &tier{int(num(t[0])), price{num(t[1]), num(t[2]), num(t[3]), num(t[4])}}
+		default:
+			panic("models.txt: " + f[0] + ": unknown flag " + flag)
+		}
+	}
+	return m
+}
+
+// merge adds the providers and models of the user's models.json. A provider or
+// model that exists is changed only in the fields that the file gives.
+func (c catalog) merge(path string) (catalog, error) {
+	type userModel struct {
+		ID, Name, BaseURL string
+		ContextWindow     int
+		MaxTokens         int
+		Reasoning         *bool
+		PriceInput        *float64
+		PriceOutput       *float64
+		PriceCacheRead    *float64
+		PriceCacheWrite   *float64
+	}
+	var file struct {
+		Providers map[string]struct {
+			API, BaseURL, APIKeyEnv string
+			Models                  []userModel
+		}
+	}
+	if err := readJSONFile(path, &file); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(file.Providers)) {
+		u := file.Providers[name]
+		p, err := c.provider(name)
+		if err != nil {
+			p = &providerInfo{Name: name, API: "openai-completions"}
+			c = append(c, p)
+		}
+		p.API, p.BaseURL = cmp.Or(u.API, p.API), cmp.Or(u.BaseURL, p.BaseURL)
+		if !slices.Contains([]string{"anthropic-messages", "openai-completions", "openai-responses"}, p.API) {
+			return nil, fmt.Errorf("%s: provider %q: \"api\" must be anthropic-messages, openai-completions or openai-responses, not %q", path, name, p.API)
+		}
+		if p.BaseURL == "" {
+			return nil, fmt.Errorf("%s: provider %q has no \"baseUrl\"", path, name)
+		}
+		if u.APIKeyEnv != "" {
+			p.EnvKeys = []string{u.APIKeyEnv}
+		}
+		for _, m := range p.Models {
+			m.API, m.BaseURL = p.API, p.BaseURL
+		}
+		for i, um := range u.Models {
+			if um.ID == "" {
+				return nil, fmt.Errorf("%s: provider %q: models[%d] has no \"id\"", path, name, i)
+			}
+			at := slices.IndexFunc(p.Models, func(m *Model) bool { return m.ID == um.ID })
+			if at < 0 {
+				at = len(p.Models)
+				p.Models = append(p.Models, &Model{Provider: name, ID: um.ID, Name: um.ID, API: p.API, Thinking: p.thinking})
+			}
+			m := p.Models[at]
+			m.Name = cmp.Or(um.Name, m.Name)
+			m.BaseURL = cmp.Or(um.BaseURL, p.BaseURL)
+			m.ContextWindow = cmp.Or(um.ContextWindow, m.ContextWindow)
+			m.MaxOutput = cmp.Or(um.MaxTokens, m.MaxOutput)
+			if um.Reasoning != nil && !*um.Reasoning {
+				m.Levels = nil
+			} else if um.Reasoning != nil && m.Levels == nil {
+				m.Levels = map[string]string{"off": "off", "low": "low", "medium": "medium", "high": "high"}
+			}
+			for _, v := range []struct {
+				from *float64
+				to   *float64
+			}{{um.PriceInput, &m.Price.Input}, {um.PriceOutput, &m.Price.Output}, {um.PriceCacheRead, &m.Price.CacheRead}, {um.PriceCacheWrite, &m.Price.CacheWrite}} {
+				if v.from != nil {
+					*v.to = *v.from
+				}
+			}
+			p.Default = cmp.Or(p.Default, m.ID)
+		}
+	}
+	return c, nil
+}
+
+// readJSONFile decodes a JSON file of the user's into v. A missing file
+// changes nothing; a broken one is an error with its line.
+func readJSONFile(path string, v any) error {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = json.Unmarshal(data, v)
+	var syntax *json.SyntaxError
+	var typ *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("%s:%s: %w", path, position(data, syntax.Offset), err)
+	case errors.As(err, &typ):
+		return fmt.Errorf("%s:%s: %q must not be a %s", path, position(data, typ.Offset), typ.Field, typ.Value)
+	}
+	return err
+}
+
+// position is line:column of a byte offset.
+func position(data []byte, offset int64) string {
+	before := string(data[:min(int(offset), len(data))])
+	line := strings.Count(before, "\n") + 1
+	return fmt.Sprintf("%d:%d", line, max(1, len(before)-strings.LastIndex(before, "\n")-1))
+}
+
+// credential returns a provider's key: the flag, the environment, auth.json.
+// The error says which of them to set.
+func credential(p *providerInfo, flag, home string) (string, error) {
+	if flag != "" {
+		return flag, nil
+	}
+	for _, name := range p.EnvKeys {
+		if v := os.Getenv(name); v != "" {
+			return v, nil
+		}
+	}
+	var auth map[string]struct {
+		APIKey string `json:"api_key"`
+	}
+	path := filepath.Join(home, "auth.json")
+	if err := readJSONFile(path, &auth); err != nil {
+		return "", err
+	}
+	if k := auth[p.Name].APIKey; k != "" {
+		return k, nil
+	}
+	if p.API == "script" || isLoopback(p.BaseURL) {
+		return "", nil
+	}
+	how := "put it into " + path
+	if len(p.EnvKeys) > 0 {
+		how = "set " + strings.Join(p.EnvKeys, " or ") + ", or " + how
+	}
+	return "", fmt.Errorf("no API key for provider %s: %s as {%q: {\"api_key\": \"...\"}}", p.Name, how, p.Name)
+}
+
+// isLoopback reports whether a URL's host is this machine.
+func isLoopback(base string) bool {
+	u, err := url.Parse(base)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
