@@ -12,6 +12,15 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,7 +44,8 @@ type Message struct {
 	IsError          bool
 	Activate         []string // deferred tools that this result made available
 
-	wire encoded // the message in the wire format last used
+	wire  encoded                // the message in the wire format last used
+	frame atomic.Pointer[[]byte] // the message in the client protocol's format
 }
 
 // Block is one part of a message's content.
@@ -154,3 +164,585 @@ type providerError struct {
 }
 
 func (e *providerError) Error() string { return e.message }
+
+// Event is one thing that happened. Type is the zot protocol's word for it
+// ("delta" covers all streaming; "notice" is ext_notify); the fields that the
+// type does not speak of are empty.
+type Event struct {
+	Type    string
+	ID      json.RawMessage // user_message, done: the id of the command, if it had one
+	Step    int             // turn_start
+	Message *Message        // user_message, assistant_message, tool_result
+	Delta   delta           // delta
+	Call    *Block          // tool_call
+	CallID  string          // tool_progress
+	Text    string          // tool_progress, error, compact_done and done of a compaction (the summary), notice, retry (the error)
+	Level   string          // notice: info, warn or error
+	Stop    string          // turn_end
+	Err     string          // turn_end
+	Usage   *Usage          // usage: of this call
+	Total   Usage           // usage: cumulative
+	Attempt int             // retry: 1 is the first retry
+	Delay   time.Duration   // retry
+}
+
+// host is who an agent works for: a protocol's view or the terminal.
+type host interface {
+	// event is called under the agent's lock, in order. It must not block, nor
+	// keep what the event points to beyond messages and blocks.
+	event(e *Event)
+	// flush passes on what was emitted and waits until the reader has caught up
+	// or ctx ends. It is called without the lock.
+	flush(ctx context.Context)
+	// behind reports whether the reader has not caught up.
+	behind() bool
+}
+
+// Agent runs jobs. The fields above mu are changed only while it is idle.
+type Agent struct {
+	host        host
+	model       *Model
+	provider    provider
+	reasoning   string // wanted level; clamped for each call
+	tools       []*tool
+	prepare     func() string // assembles the system prompt
+	system      string        // "" until the first job needs it
+	maxSteps    int
+	autoCompact bool
+	ctx         context.Context // ends when the process must
+
+	mu       sync.Mutex
+	jobs     []*job // the first is running
+	worker   sync.WaitGroup
+	messages []*Message // the transcript; only ever appended to or replaced
+	usage    Usage      // cumulative
+	running  bool
+	size     size
+}
+
+// size is what the provider last said about the size of the context: the first
+// messages of the transcript had so many tokens.
+type size struct{ messages, tokens int }
+
+// job is one accepted command that runs: a prompt or a compaction.
+type job struct {
+	id     json.RawMessage
+	run    func(*job) *Event // returns the terminal event
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+var (
+	errAborted = errors.New("aborted")
+	errBusy    = errors.New("agent is busy: wait for the active operation, or abort it and wait for it to end")
+)
+
+// maxRetries of one model call, each after about twice the last one's delay.
+const (
+	maxRetries  = 3
+	retryBase   = 2 * time.Second
+	maxWait     = 5 * time.Minute // longer waits that a server asks for end the run
+	toolGrace   = 1500 * time.Millisecond
+	maxParallel = 8 // calls that only read
+)
+
+// submit accepts a job; start lets it run. accepted is called under the lock:
+// the place to answer the client.
+func (a *Agent) submit(id json.RawMessage, run func(*job) *Event, accepted func(queued bool)) {
+	j := &job{id: id, run: run}
+	j.ctx, j.cancel = context.WithCancelCause(a.ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	accepted(len(a.jobs) > 0)
+	a.jobs = append(a.jobs, j)
+}
+
+// start makes sure that accepted jobs are running.
+func (a *Agent) start() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.jobs) > 0 && !a.running {
+		a.running = true
+		a.worker.Go(a.work)
+	}
+}
+
+// work is the runner: it ends when there is no job left.
+func (a *Agent) work() {
+	for {
+		a.mu.Lock()
+		j := a.jobs[0]
+		a.mu.Unlock()
+		terminal := a.do(j)
+		j.cancel(nil)
+		a.mu.Lock()
+		a.jobs = a.jobs[1:]
+		a.running = len(a.jobs) > 0
+		a.host.event(terminal)
+		idle := !a.running
+		a.mu.Unlock()
+		if idle {
+			return
+		}
+	}
+}
+
+// do runs one job; a panic ends it like any other failure.
+func (a *Agent) do(j *job) (terminal *Event) {
+	defer func() {
+		if p := recover(); p != nil {
+			fmt.Fprintf(os.Stderr, "zot: internal error: %v\n%s", p, debug.Stack())
+			a.mu.Lock()
+			a.messages = repair(a.messages)
+			a.mu.Unlock()
+			terminal = a.failed(j, fmt.Sprintf("internal error: %v", p))
+		}
+	}()
+	return j.run(j)
+}
+
+// failed reports a failed run and returns its terminal event.
+func (a *Agent) failed(j *job, text string) *Event {
+	a.emit(j, &Event{Type: "turn_end", Stop: "error", Err: text})
+	a.emit(j, &Event{Type: "error", Text: text})
+	return &Event{Type: "done", ID: j.id}
+}
+
+// aborted reports an aborted run and returns its terminal event.
+func (a *Agent) aborted(j *job) *Event {
+	a.emit(j, &Event{Type: "turn_end", Stop: "aborted"})
+	return &Event{Type: "done", ID: j.id}
+}
+
+// emit passes an event of a job on, unless the job has ended.
+func (a *Agent) emit(j *job, e *Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.jobs) > 0 && a.jobs[0] == j {
+		a.host.event(e)
+	}
+}
+
+// add appends a message to the transcript and tells of it.
+func (a *Agent) add(j *job, m *Message, e *Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.messages = append(a.messages, m)
+	e.Message = m
+	a.host.event(e)
+}
+
+// abort cancels the running job.
+func (a *Agent) abort() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.jobs) > 0 {
+		a.jobs[0].cancel(errAborted)
+	}
+}
+
+// whenIdle runs a change that must not happen during a job.
+func (a *Agent) whenIdle(change func() error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.jobs) > 0 {
+		return errBusy
+	}
+	return change()
+}
+
+// clear drops the transcript. The cumulative usage stays.
+func (a *Agent) clear() {
+	a.messages, a.size, a.system = nil, size{}, ""
+}
+
+// setModel changes the model; the system prompt is made anew for it.
+func (a *Agent) setModel(m *Model, p provider) {
+	a.model, a.provider, a.size, a.system = m, p, size{}, ""
+}
+
+// prompt is the run of a prompt. content is called first, outside the reader:
+// checking images takes time.
+func (a *Agent) prompt(content func() []Block) func(*job) *Event {
+	return func(j *job) *Event {
+		m := &Message{Role: "user", Content: content(), Time: time.Now()}
+		a.add(j, m, &Event{Type: "user_message", ID: j.id})
+		if a.system == "" {
+			a.system = a.prepare()
+		}
+		return a.loop(j)
+	}
+}
+
+// loop makes turns until the model has nothing more to do. It returns the
+// job's terminal event.
+func (a *Agent) loop(j *job) *Event {
+	pauses, hollow := 0, 0
+	for step := 1; ; step++ {
+		if j.ctx.Err() != nil {
+			return a.aborted(j)
+		}
+		if a.maxSteps > 0 && step > a.maxSteps {
+			a.emit(j, &Event{Type: "error", Text: fmt.Sprintf("stopped after %d steps (--max-steps)", a.maxSteps)})
+			return &Event{Type: "done", ID: j.id}
+		}
+		a.emit(j, &Event{Type: "turn_start", Step: step})
+		m, err := a.callModel(j)
+		if err != nil {
+			a.keepPartial(j, m, err)
+			if j.ctx.Err() != nil {
+				return a.aborted(j)
+			}
+			return a.failed(j, err.Error())
+		}
+		calls := a.keep(j, m)
+		switch {
+		case len(calls) > 0:
+			a.runTools(j, m, calls)
+		case m.Stop == "pause_turn" && pauses < 10:
+			pauses++
+		case isHollow(m) && hollow == 0:
+			hollow++ // ask once more: some models think and then forget to speak
+		default:
+			if isHollow(m) {
+				a.emit(j, &Event{Type: "notice", Level: "warn", Text: "the model answered with reasoning only, twice"})
+			}
+			return &Event{Type: "done", ID: j.id}
+		}
+	}
+}
+
+// keep takes a complete assistant message into the transcript, tells of it and
+// returns its tool calls.
+func (a *Agent) keep(j *job, m *Message) (calls []*Block) {
+	m.Content = slices.DeleteFunc(m.Content, func(b Block) bool {
+		return b.Type == "text" && strings.TrimSpace(b.Text) == ""
+	})
+	for i := range m.Content {
+		if m.Content[i].Type == "tool_call" {
+			calls = append(calls, &m.Content[i])
+		}
+	}
+	if len(m.Content) > 0 && !isHollow(m) {
+		a.add(j, m, &Event{Type: "assistant_message"})
+	} else {
+		a.emit(j, &Event{Type: "assistant_message", Message: m})
+	}
+	for _, c := range calls {
+		a.emit(j, &Event{Type: "tool_call", Call: c})
+	}
+	stop := m.Stop
+	if stop == "pause_turn" {
+		stop = "tool_use" // the protocol's nearest word for "the run goes on"
+	}
+	a.emit(j, &Event{Type: "turn_end", Stop: stop})
+	return calls
+}
+
+// isHollow reports a message that ended well and holds nothing but thinking.
+func isHollow(m *Message) bool {
+	return m.Stop == "end_turn" && len(m.Content) > 0 &&
+		!slices.ContainsFunc(m.Content, func(b Block) bool { return b.Type != "thinking" })
+}
+
+// keepPartial takes what arrived of a message that failed or was aborted: its
+// text. Half thinking must not go back to a provider, and a call of such a
+// message is never run, so neither stays.
+func (a *Agent) keepPartial(j *job, m *Message, err error) {
+	m.Stop, m.Err = "error", err.Error()
+	if j.ctx.Err() != nil {
+		m.Stop, m.Err = "aborted", ""
+	}
+	m.Content = slices.DeleteFunc(m.Content, func(b Block) bool {
+		return b.Type != "text" || strings.TrimSpace(b.Text) == ""
+	})
+	if len(m.Content) > 0 {
+		a.add(j, m, &Event{Type: "assistant_message"})
+	}
+}
+
+// callModel makes one model call, with retries as long as nothing arrived, a
+// compaction when the context is too large, and one more try without images
+// when one was refused. The message is never nil.
+func (a *Agent) callModel(j *job) (*Message, error) {
+	if err := a.compactIfNear(j); err != nil {
+		return &Message{Role: "assistant", Time: time.Now()}, err
+	}
+	started := false
+	on := func(d delta) {
+		if !started {
+			a.emit(j, &Event{Type: "assistant_start"})
+			started = true
+		}
+		a.emit(j, &Event{Type: "delta", Delta: d})
+	}
+	retries, compactions, dropImages := 0, 0, false
+	for {
+		r := a.request(j, a.messages)
+		if dropImages {
+			r.messages = withoutImages(r.messages)
+		}
+		m, err := a.provider.call(j.ctx, r, on)
+		a.account(j, m)
+		if err == nil {
+			if !started {
+				a.emit(j, &Event{Type: "assistant_start"})
+			}
+			a.count(m.Usage)
+			return m, nil
+		}
+		var pe *providerError
+		if j.ctx.Err() != nil || !errors.As(err, &pe) || len(m.Content) > 0 {
+			return m, err
+		}
+		switch {
+		case pe.overflow && a.autoCompact && compactions < 3:
+			compactions++
+			if cerr := a.compactNow(j); cerr != nil {
+				return m, fmt.Errorf("%w (and making room failed: %w)", err, cerr)
+			}
+		case pe.badImage && !dropImages:
+			dropImages = true
+		case pe.retry && retries < maxRetries:
+			retries++
+			if err := a.backOff(j, retries, pe); err != nil {
+				return m, err
+			}
+		default:
+			return m, err
+		}
+	}
+}
+
+// request is a model call with the agent's settings and a valid transcript.
+func (a *Agent) request(j *job, messages []*Message) *request {
+	return &request{
+		model:     a.model,
+		system:    a.system,
+		tools:     a.tools,
+		messages:  repair(messages),
+		reasoning: a.model.clamp(a.reasoning),
+		pause:     func() { a.host.flush(j.ctx) },
+	}
+}
+
+// backOff announces and waits out the delay before a retry.
+func (a *Agent) backOff(j *job, attempt int, pe *providerError) error {
+	delay := pe.retryAfter
+	if delay > maxWait {
+		return fmt.Errorf("%w: the server asks to wait %v, which is longer than %v", pe, delay.Round(time.Second), maxWait)
+	}
+	if delay == 0 {
+		delay = retryBase << (attempt - 1)
+		delay += rand.N(delay / 8) // so that many clients do not come back at once
+	}
+	a.emit(j, &Event{Type: "retry", Attempt: attempt, Delay: delay, Text: pe.message})
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-j.ctx.Done():
+		return context.Cause(j.ctx)
+	}
+}
+
+// account adds the usage of a call, complete or not, and tells of it.
+func (a *Agent) account(j *job, m *Message) {
+	u := m.Usage
+	if u == nil {
+		return
+	}
+	u.Cost = a.model.cost(u)
+	a.mu.Lock()
+	a.usage.add(u)
+	total := a.usage
+	a.mu.Unlock()
+	a.emit(j, &Event{Type: "usage", Usage: u, Total: total})
+}
+
+// add sums usage; Reasoning is the sum of the known ones.
+func (u *Usage) add(v *Usage) {
+	u.Input += v.Input
+	u.Output += v.Output
+	u.CacheRead += v.CacheRead
+	u.CacheWrite += v.CacheWrite
+	if v.Reasoning != nil {
+		sum := *v.Reasoning
+		if u.Reasoning != nil {
+			sum += *u.Reasoning
+		}
+		u.Reasoning = &sum
+	}
+	u.Cost.Input += v.Cost.Input
+	u.Cost.Output += v.Cost.Output
+	u.Cost.CacheRead += v.Cost.CacheRead
+	u.Cost.CacheWrite += v.Cost.CacheWrite
+	u.Cost.Total += v.Cost.Total
+}
+
+// runTools runs the calls of a message in order, neighbours that only read
+// together, and adds a result for each, whatever happens. Results are told in
+// the order of the calls.
+func (a *Agent) runTools(j *job, m *Message, calls []*Block) {
+	for len(calls) > 0 {
+		n := 1
+		for n < len(calls) && n < maxParallel && a.onlyReads(calls[n-1]) && a.onlyReads(calls[n]) {
+			n++
+		}
+		results := make([]chan toolResult, n)
+		for i, c := range calls[:n] {
+			results[i] = make(chan toolResult, 1)
+			go func() { results[i] <- a.runTool(j, m, c) }() // ends with the tool
+		}
+		for i, c := range calls[:n] {
+			r := <-results[i]
+			a.add(j, &Message{Role: "tool", Content: r.content, Time: time.Now(), CallID: c.ID, ToolName: c.Name,
+				IsError: r.isError, Activate: r.activate}, &Event{Type: "tool_result"})
+		}
+		calls = calls[n:]
+	}
+}
+
+func (a *Agent) tool(name string) *tool {
+	for _, t := range a.tools {
+		if t.name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+func (a *Agent) onlyReads(c *Block) bool {
+	t := a.tool(c.Name)
+	return t != nil && t.readOnly
+}
+
+// runTool runs one call, or says why it was not run. It returns within two
+// seconds of the job's end even if the tool does not.
+func (a *Agent) runTool(j *job, m *Message, c *Block) toolResult {
+	t := a.tool(c.Name)
+	switch {
+	case j.ctx.Err() != nil:
+		return errorResult("Not run: the run was aborted.")
+	case m.Stop == "length":
+		return errorResult("Not run: your message was cut off at the output limit, so this call may be incomplete. Do it in smaller parts.")
+	case t == nil:
+		return errorResult(fmt.Sprintf("Tool %s not found. Available: %s.", c.Name, strings.Join(toolNames(a.tools), ", ")))
+	case c.BadArgs != "":
+		_, err := parseObject([]byte(c.BadArgs))
+		return errorResult(fmt.Sprintf("Not run: the arguments of %s are not one complete JSON object: %v. Send the whole call again.", c.Name, err))
+	}
+	done := make(chan toolResult, 1)
+	go func() { // ends with the tool; a tool that ignores ctx is left behind
+		defer func() {
+			if p := recover(); p != nil {
+				fmt.Fprintf(os.Stderr, "zot: tool %s failed inside: %v\n%s", c.Name, p, debug.Stack())
+				done <- errorResult(fmt.Sprintf("Tool %s failed inside: %v. Whether it had an effect is unknown.", c.Name, p))
+			}
+		}()
+		done <- t.run(j.ctx, &toolCall{id: c.ID, args: c.Args, progress: func(text string) {
+			if !a.host.behind() { // the result has the output; a slow reader only misses its growth
+				a.emit(j, &Event{Type: "tool_progress", CallID: c.ID, Text: text})
+			}
+		}})
+	}()
+	select {
+	case r := <-done:
+		return r
+	case <-j.ctx.Done():
+	}
+	select {
+	case r := <-done:
+		return r
+	case <-time.After(toolGrace):
+		return errorResult("Aborted: the tool did not stop in time. Whether it had an effect is unknown.")
+	}
+}
+
+func toolNames(tools []*tool) (names []string) {
+	for _, t := range tools {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+// repair returns a transcript in which every tool call has exactly one result
+// right behind its message, in call order: results are added where a process
+// died in between, and dropped where they answer nothing. Without faults it is
+// the slice it was given.
+func repair(messages []*Message) []*Message {
+	if isPaired(messages) {
+		return messages
+	}
+	out := make([]*Message, 0, len(messages)+1)
+	for i := 0; i < len(messages); {
+		m := messages[i]
+		i++
+		if m.Role == "tool" {
+			continue // answers nothing, or was taken below
+		}
+		out = append(out, m)
+		var results []*Message
+		for ; i < len(messages) && messages[i].Role == "tool"; i++ {
+			results = append(results, messages[i])
+		}
+		for _, b := range m.Content {
+			if b.Type != "tool_call" {
+				continue
+			}
+			at := slices.IndexFunc(results, func(r *Message) bool { return r.CallID == b.ID })
+			if at >= 0 {
+				out = append(out, results[at])
+				results = slices.Delete(results, at, at+1)
+				continue
+			}
+			out = append(out, &Message{Role: "tool", Time: m.Time, CallID: b.ID, ToolName: b.Name, IsError: true,
+				Content: []Block{{Type: "text", Text: "No result: the run ended while this call was made. Whether it had an effect is unknown."}}})
+		}
+	}
+	return out
+}
+
+// isPaired reports whether repair has nothing to do.
+func isPaired(messages []*Message) bool {
+	var open []string // ids of the calls that wait for their result
+	for _, m := range messages {
+		if m.Role == "tool" {
+			if len(open) == 0 || open[0] != m.CallID {
+				return false
+			}
+			open = open[1:]
+			continue
+		}
+		if len(open) > 0 {
+			return false
+		}
+		open = open[:0]
+		for i := range m.Content {
+			if m.Content[i].Type == "tool_call" {
+				open = append(open, m.Content[i].ID)
+			}
+		}
+	}
+	return len(open) == 0
+}
+
+// withoutImages replaces every image of a transcript by a note.
+func withoutImages(messages []*Message) []*Message {
+	out := slices.Clone(messages)
+	for i, m := range out {
+		if !slices.ContainsFunc(m.Content, func(b Block) bool { return b.Type == "image" }) {
+			continue
+		}
+		plain := &Message{Role: m.Role, Time: m.Time, CallID: m.CallID, ToolName: m.ToolName, IsError: m.IsError, Activate: m.Activate}
+		for _, b := range m.Content {
+			if b.Type == "image" {
+				b = Block{Type: "text", Text: "[an image was here; the provider refused it]"}
+			}
+			plain.Content = append(plain.Content, b)
+		}
+		out[i] = plain
+	}
+	return out
+}

@@ -67,9 +67,12 @@ func (m *Model) cost(u *Usage) Cost {
 }
 
 // clamp returns the supported level nearest to the wanted one: itself, else
-// the next lower one, else the lowest there is. "" for a model without
-// reasoning.
+// the next lower one, else the lowest there is. "" (nothing is sent) stays,
+// and is all that a model without reasoning gets.
 func (m *Model) clamp(level string) string {
+	if level == "" || m.Thinking == "reasoning.effort" {
+		return level // that router clamps by itself
+	}
 	i := slices.Index(reasoningLevels, level)
 	for j := i; j >= 0; j-- {
 		if _, ok := m.Levels[reasoningLevels[j]]; ok {

@@ -1,0 +1,238 @@
+// Compaction for the zot protocol: the older part of the transcript is replaced
+// by one user message with a summary that the model writes. Rules kept here:
+//
+//   - The transcript is only replaced when the whole summary is there.
+//   - What is kept begins at a message that is not a tool result, so calls and
+//     results stay together.
+//   - The request for the summary fits the model's window by construction.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	compactReserve = 16384 // tokens of the window that must stay free
+	keepTokens     = 20000 // of the newest messages, kept whole
+	charsPerToken  = 4     // the usual estimate
+	imageTokens    = 1200
+	resultChars    = 2000 // of one tool result, in what the summary is made from
+	unknownWindow  = 128_000
+)
+
+const compactSystem = `You write handover notes. Another engineer takes over a coding session and will see nothing of it but your notes and the last few messages. Never continue the session or answer questions in it.`
+
+const compactTask = `Write the handover notes for the session above, under exactly these headings:
+
+## Goal
+## Constraints and preferences
+## Done
+## In progress
+## Decisions
+## Next steps
+## Files and errors
+
+Be brief and exact. Keep every file path, command, identifier and error message that is still needed, word for word. Say what was tried and failed. If the session begins with earlier notes, carry over what still holds. Under a heading with nothing to say write "none".`
+
+const summaryHeader = "The conversation before this point was compacted. These notes replace it:\n\n"
+
+// compactJob is the run of a compact command.
+func (a *Agent) compactJob(j *job) *Event {
+	summary, err := a.compact(j)
+	if err != nil && j.ctx.Err() == nil {
+		a.emit(j, &Event{Type: "error", Text: "compaction failed: " + err.Error()})
+	}
+	return &Event{Type: "done", ID: j.id, Text: summary}
+}
+
+// compactNow compacts inside a run, which goes on.
+func (a *Agent) compactNow(j *job) error {
+	summary, err := a.compact(j)
+	if err == nil {
+		a.emit(j, &Event{Type: "compact_done", Text: summary})
+	}
+	return err
+}
+
+// compactIfNear compacts when the context is about to reach the model's
+// window. A failure is told and does not stop the run; only its end does.
+func (a *Agent) compactIfNear(j *job) error {
+	if !a.autoCompact || a.model.ContextWindow == 0 || a.contextTokens() <= a.model.ContextWindow-compactReserve {
+		return nil
+	}
+	if err := a.compactNow(j); err != nil && j.ctx.Err() == nil {
+		a.emit(j, &Event{Type: "notice", Level: "warn", Text: "automatic compaction failed: " + err.Error()})
+	}
+	return context.Cause(j.ctx)
+}
+
+// count notes the size of the context as the provider measured it.
+func (a *Agent) count(u *Usage) {
+	if u != nil && u.Input+u.CacheRead+u.CacheWrite > 0 {
+		a.size = size{len(a.messages), u.Input + u.CacheRead + u.CacheWrite}
+	}
+}
+
+// contextTokens estimates the size of the next request's transcript.
+func (a *Agent) contextTokens() int {
+	n := a.size.tokens
+	if n == 0 {
+		n = len(a.system) / charsPerToken
+	}
+	for _, m := range a.messages[a.size.messages:] {
+		n += estimate(m)
+	}
+	return n
+}
+
+// estimate is a message's size in tokens.
+func estimate(m *Message) int {
+	chars := 0
+	for i := range m.Content {
+		b := &m.Content[i]
+		chars += len(b.Text) + len(b.Args) + len(b.Name) + len(b.Signature)
+		if b.Type == "image" {
+			chars += imageTokens * charsPerToken
+		}
+	}
+	return chars/charsPerToken + 4
+}
+
+// compact makes the summary and replaces the older part of the transcript.
+func (a *Agent) compact(j *job) (string, error) {
+	cut := a.cutPoint()
+	if cut == 0 {
+		return "", errors.New("nothing to compact: there are no earlier messages")
+	}
+	window := a.model.ContextWindow
+	if window == 0 {
+		window = unknownWindow
+	}
+	limit := max(1000, window-compactReserve-len(compactSystem+compactTask)/charsPerToken) * 3 // dense text has fewer characters a token
+	text := serialize(a.messages[:cut])
+	summary, err := a.summarize(j, text, limit)
+	var pe *providerError
+	if errors.As(err, &pe) && pe.overflow { // the estimate was wrong: halve it once
+		summary, err = a.summarize(j, text, min(limit, len(text))/2)
+	}
+	if err != nil {
+		return "", err
+	}
+	head := &Message{Role: "user", Time: time.Now(), Content: []Block{{Type: "text", Text: summaryHeader + summary}}}
+	a.mu.Lock()
+	a.messages = append([]*Message{head}, a.messages[cut:]...)
+	a.size = size{}
+	a.mu.Unlock()
+	return summary, nil
+}
+
+// cutPoint is the index of the first message that is kept: the newest ones
+// within keepTokens, half the transcript and an eighth of the window, whichever
+// is least, but at least the newest with its results if that is within a
+// quarter of the window. 0 when there is nothing before.
+func (a *Agent) cutPoint() int {
+	window := a.model.ContextWindow
+	if window == 0 {
+		window = unknownWindow
+	}
+	total := 0
+	for _, m := range a.messages {
+		total += estimate(m)
+	}
+	budget, least := min(keepTokens, total/2, window/8), window/4
+	cut, kept := len(a.messages), 0
+	for i := cut - 1; i > 0; i-- {
+		kept += estimate(a.messages[i])
+		if kept > budget && (cut < len(a.messages) || kept > least) {
+			break
+		}
+		if a.messages[i].Role != "tool" {
+			cut = i
+		}
+	}
+	if cut == 1 && strings.HasPrefix(a.messages[0].text(), summaryHeader) {
+		return len(a.messages) // otherwise a summary would be all that is summarized
+	}
+	return cut
+}
+
+// summarize asks the model for the notes on at most limit bytes of text; of a
+// longer one the beginning and the end are used.
+func (a *Agent) summarize(j *job, text string, limit int) (string, error) {
+	if len(text) > limit {
+		head := strings.ToValidUTF8(text[:limit/4], "")
+		tail := strings.ToValidUTF8(text[len(text)-limit*3/4:], "")
+		text = fmt.Sprintf("%s\n\n[%d characters in the middle are left out]\n\n%s", head, len(text)-len(head)-len(tail), tail)
+	}
+	r := a.request(j, []*Message{{Role: "user", Time: time.Now(), Content: []Block{
+		{Type: "text", Text: "<session>\n" + text + "\n</session>\n\n" + compactTask}}}})
+	r.system, r.tools, r.reasoning = compactSystem, nil, a.model.clamp("off")
+	for retries := 0; ; {
+		m, err := a.provider.call(j.ctx, r, func(delta) {})
+		a.account(j, m)
+		var pe *providerError
+		if errors.As(err, &pe) && pe.retry && retries < maxRetries && j.ctx.Err() == nil {
+			retries++
+			if err := a.backOff(j, retries, pe); err != nil {
+				return "", err
+			}
+			continue
+		}
+		switch {
+		case err != nil:
+			return "", err
+		case m.Stop == "length":
+			return "", errors.New("the summary was cut off at the output limit")
+		case strings.TrimSpace(m.text()) == "":
+			return "", errors.New("the model returned no summary")
+		}
+		return strings.TrimSpace(m.text()), nil
+	}
+}
+
+// text is the visible text of a message.
+func (m *Message) text() string {
+	var parts []string
+	for _, b := range m.Content {
+		if b.Type == "text" {
+			parts = append(parts, b.Text)
+		}
+	}
+	return strings.Join(parts, "\n")
+}
+
+// serialize writes messages as plain text for a summary.
+func serialize(messages []*Message) string {
+	var s strings.Builder
+	for _, m := range messages {
+		for _, b := range m.Content {
+			switch {
+			case b.Type == "image":
+				s.WriteString("[image]\n")
+			case b.Type == "tool_call":
+				fmt.Fprintf(&s, "[Assistant calls %s]: %s\n", b.Name, b.Args)
+			case b.Type != "text":
+			case m.Role == "tool":
+				fmt.Fprintf(&s, "[Result of %s]: %s\n", m.ToolName, shorten(b.Text, resultChars))
+			default:
+				fmt.Fprintf(&s, "[%s]: %s\n", strings.ToUpper(m.Role[:1])+m.Role[1:], b.Text)
+			}
+		}
+		s.WriteByte('\n')
+	}
+	return s.String()
+}
+
+// shorten cuts the middle out of a long text, at characters.
+func shorten(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	head := strings.ToValidUTF8(s[:limit/2], "")
+	tail := strings.ToValidUTF8(s[len(s)-limit/2:], "")
+	return fmt.Sprintf("%s [%d characters left out] %s", head, len(s)-len(head)-len(tail), tail)
+}

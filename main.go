@@ -1,0 +1,671 @@
+// zot is a coding agent behind pipes: one binary that speaks JSON lines to the
+// program that started it, calls a model, and runs the tools it asks for.
+//
+// This file is the way in: the flags, the modes (rpc, print, JSON), what they
+// share, and how the process ends. Rules kept here:
+//
+//   - stdout carries the mode's output and nothing else.
+//   - What is wrong with a start is one line on stderr and exit code 2; nothing
+//     is replaced by a guess.
+//   - The process ends through exit, which leaves no child behind.
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Exit codes.
+const (
+	exitDone    = 0
+	exitFailed  = 1 // the run failed, or was not answered
+	exitUsage   = 2 // flags or configuration
+	exitRefused = 3 // the token was missing or wrong
+	exitNoPipe  = 141
+)
+
+// options are the command line.
+type options struct {
+	mode                   string // "rpc", "print", "json" or ""
+	provider, model        string
+	apiKey, baseURL        string
+	reasoning              string
+	cwd                    string
+	systemPrompt           string
+	appendPrompt           []string
+	maxSteps               int
+	noTools                bool
+	tools                  []string
+	noContextFiles         bool
+	noSkill, withSkills    bool
+	noYolo                 bool
+	noAutoCompact          bool
+	stdin                  bool
+	listModels, help, vers bool
+	prompt                 string
+}
+
+// flag is one entry of the command line and of the help text.
+type flag struct {
+	name, short string
+	value       string // name of the value in the help text; "" for a switch
+	help        string
+	set         func(o *options, v string) error
+}
+
+type flagGroup struct {
+	title string
+	flags []flag
+}
+
+var flagGroups = []flagGroup{
+	{"Modes", []flag{
+		{"print", "p", "", "answer one prompt: the text on stdout", func(o *options, _ string) error { return o.setMode("print") }},
+		{"json", "", "", "answer one prompt: the events on stdout, one JSON object a line", func(o *options, _ string) error { return o.setMode("json") }},
+		{"rpc", "", "", "the same as `zot rpc`", func(o *options, _ string) error { return o.setMode("rpc") }},
+		{"list-models", "", "", "list every known model", func(o *options, _ string) error { o.listModels = true; return nil }},
+		{"help", "h", "", "this text", func(o *options, _ string) error { o.help = true; return nil }},
+		{"version", "v", "", "the version", func(o *options, _ string) error { o.vers = true; return nil }},
+	}},
+	{"Model", []flag{
+		{"provider", "", "NAME", "who answers; `script` needs no key and no network", text(func(o *options) *string { return &o.provider })},
+		{"model", "", "ID", "which model", text(func(o *options) *string { return &o.model })},
+		{"api-key", "", "KEY", "the key; better in the environment or in auth.json, where no other user sees it", text(func(o *options) *string { return &o.apiKey })},
+		{"base-url", "", "URL", "another address of the provider's API", text(func(o *options) *string { return &o.baseURL })},
+		{"reasoning", "", "LEVEL", "off, minimum, low, medium, high, xhigh or max", setReasoningFlag},
+	}},
+	{"Prompt", []flag{
+		{"system-prompt", "", "TEXT", "replace the system prompt (also: $ZOT_HOME/SYSTEM.md)", text(func(o *options) *string { return &o.systemPrompt })},
+		{"append-system-prompt", "", "TEXT", "add to the system prompt; repeatable", func(o *options, v string) error { o.appendPrompt = append(o.appendPrompt, v); return nil }},
+		{"no-context-files", "", "", "leave out AGENTS.md and CLAUDE.md", func(o *options, _ string) error { o.noContextFiles = true; return nil }},
+		{"no-skill", "", "", "leave out all skills", func(o *options, _ string) error { o.noSkill = true; return nil }},
+		{"with-skills", "", "", "also load the skills under $ZOT_HOME and the home directory", func(o *options, _ string) error { o.withSkills = true; return nil }},
+		{"stdin", "", "", "with -p and --json: wait for piped input, however late it comes", func(o *options, _ string) error { o.stdin = true; return nil }},
+	}},
+	{"Work", []flag{
+		{"cwd", "", "DIR", "the working directory", text(func(o *options) *string { return &o.cwd })},
+		{"tools", "", "LIST", "only these tools, separated by commas", setToolsFlag},
+		{"no-tools", "", "", "no tools", func(o *options, _ string) error { o.noTools = true; return nil }},
+		{"max-steps", "", "N", "at most so many model calls a prompt (default 50)", setStepsFlag},
+		{"no-auto-compact", "", "", "never compact the conversation unasked", func(o *options, _ string) error { o.noAutoCompact = true; return nil }},
+		{"no-yolo", "", "", "ask before each tool call (no effect yet in these modes)", func(o *options, _ string) error { o.noYolo = true; return nil }},
+	}},
+}
+
+// aliases are other spellings that programs pass.
+var aliases = map[string]string{"no-skills": "no-skill", "with-skill": "with-skills"}
+
+const helpHead = `zot runs a coding agent behind pipes.
+
+  zot -p "fix the failing test"        answer one prompt as text
+  zot --json "fix the failing test"    ... as events, one JSON object a line
+  zot rpc                              serve a client: commands on stdin, events on stdout
+`
+
+const helpTail = `
+To look around without a key:
+
+  zot -p --provider script "run: ls"
+
+Keys come from --api-key, the provider's environment variable (for example
+ANTHROPIC_API_KEY) or $ZOT_HOME/auth.json. Defaults for provider, model and
+reasoning come from $ZOT_HOME/config.json.
+`
+
+func (o *options) setMode(mode string) error {
+	if o.mode != "" && o.mode != mode {
+		return fmt.Errorf("--%s and --%s exclude each other", o.mode, mode)
+	}
+	o.mode = mode
+	return nil
+}
+
+func text(field func(*options) *string) func(*options, string) error {
+	return func(o *options, v string) error { *field(o) = v; return nil }
+}
+
+func setReasoningFlag(o *options, v string) (err error) {
+	o.reasoning, err = parseReasoning(v)
+	return err
+}
+
+func setStepsFlag(o *options, v string) error {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		return fmt.Errorf("%q is not a number of steps", v)
+	}
+	o.maxSteps = n
+	return nil
+}
+
+func setToolsFlag(o *options, v string) error {
+	for name := range strings.SplitSeq(v, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			o.tools = append(o.tools, name)
+		}
+	}
+	if len(o.tools) == 0 {
+		return errors.New("no tool is named: use --no-tools for none")
+	}
+	return nil
+}
+
+// parseArgs reads the command line. Flags and words may be mixed; the words are
+// the prompt.
+func parseArgs(args []string) (*options, error) {
+	o := &options{maxSteps: 50}
+	var words []string
+	for len(args) > 0 {
+		arg := args[0]
+		args = args[1:]
+		if arg == "--" {
+			words = append(words, args...)
+			break
+		}
+		if arg == "-" || !strings.HasPrefix(arg, "-") {
+			words = append(words, arg)
+			continue
+		}
+		name, value, hasValue := strings.Cut(arg, "=")
+		f, err := findFlag(name)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case f.value == "" && hasValue:
+			return nil, fmt.Errorf("--%s takes no value", f.name)
+		case f.value != "" && !hasValue:
+			if len(args) == 0 {
+				return nil, fmt.Errorf("--%s needs a value: --%s %s", f.name, f.name, f.value)
+			}
+			value, args = args[0], args[1:]
+		}
+		if err := f.set(o, value); err != nil {
+			return nil, fmt.Errorf("--%s: %w", f.name, err)
+		}
+	}
+	if o.mode == "" && len(words) > 0 && words[0] == "rpc" {
+		o.mode, words = "rpc", words[1:]
+	}
+	if o.mode == "rpc" && len(words) > 0 {
+		return nil, fmt.Errorf("zot rpc takes no prompt, but got %q: prompts come in as commands on stdin", words[0])
+	}
+	o.prompt = strings.Join(words, " ")
+	return o, nil
+}
+
+// findFlag looks a flag up. The error names the nearest one that exists.
+func findFlag(arg string) (flag, error) {
+	name := strings.TrimLeft(arg, "-")
+	name = cmp.Or(aliases[name], name)
+	long := strings.HasPrefix(arg, "--")
+	nearest, best := "", 4
+	for _, g := range flagGroups {
+		for _, f := range g.flags {
+			if long && f.name == name || !long && f.short == name {
+				return f, nil
+			}
+			if d := distance(name, f.name); d < best {
+				nearest, best = f.name, d
+			}
+		}
+	}
+	if nearest != "" {
+		return flag{}, fmt.Errorf("unknown flag %s: did you mean --%s?", arg, nearest)
+	}
+	return flag{}, fmt.Errorf("unknown flag %s: zot --help lists them", arg)
+}
+
+// distance is how many characters must be put in, left out or changed to make
+// a into b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for i := range row {
+		row[i] = i
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for k := range len(b) {
+			change := diagonal
+			if a[i] != b[k] {
+				change++
+			}
+			diagonal = row[k+1]
+			row[k+1] = min(change, row[k]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
+
+func printHelp(w io.Writer) {
+	fmt.Fprint(w, helpHead)
+	for _, g := range flagGroups {
+		fmt.Fprintf(w, "\n%s:\n", g.title)
+		for _, f := range g.flags {
+			name := "--" + f.name
+			if f.short != "" {
+				name = "-" + f.short + ", " + name
+			}
+			fmt.Fprintf(w, "  %-30s %s\n", strings.TrimSpace(name+" "+f.value), f.help)
+		}
+	}
+	fmt.Fprint(w, helpTail)
+}
+
+// version is the module's version, else the commit that it was built from.
+var version = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "devel"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return strings.TrimPrefix(v, "v")
+	}
+	commit, dirty := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			commit = "-" + s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
+		}
+	}
+	return "devel" + commit + dirty
+})
+
+// config is $ZOT_HOME/config.json. Nothing rewrites it.
+type config struct {
+	Provider    string   `json:"provider"`
+	Model       string   `json:"model"`
+	Reasoning   string   `json:"reasoning"`
+	Timeouts    timeouts `json:"timeouts"`
+	ToolEnvDrop []string `json:"tool_env_drop"`
+}
+
+// setup is what flags, configuration and surroundings amount to.
+type setup struct {
+	*options
+	config
+	home      string
+	cwd       string
+	provider  *providerInfo
+	model     *Model
+	skills    []skill
+	templates []promptTemplate
+	tools     []*tool
+	warnings  []string // told by the mode's own means
+}
+
+func newSetup(o *options) (*setup, error) {
+	s := &setup{options: o, home: zotHome(), config: config{Timeouts: defaultTimeouts}}
+	if err := readJSONFile(filepath.Join(s.home, "config.json"), &s.config); err != nil {
+		return nil, err
+	}
+	if s.config.Reasoning != "" {
+		level, err := parseReasoning(s.config.Reasoning)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Join(s.home, "config.json"), err)
+		}
+		o.reasoning = cmp.Or(o.reasoning, level)
+	}
+	var err error
+	if s.cwd, err = filepath.Abs(o.cwd); err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(s.cwd); err != nil {
+		return nil, fmt.Errorf("--cwd: %w", err)
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("--cwd: %s is not a directory", s.cwd)
+	}
+	if err := s.chooseModel(); err != nil {
+		return nil, err
+	}
+	if !o.noSkill {
+		s.skills, s.warnings = loadSkills(s.cwd, s.home, o.withSkills, nil)
+	}
+	var warnings []string
+	s.templates, warnings = loadTemplates(s.cwd, s.home, nil)
+	s.warnings = append(s.warnings, warnings...)
+	return s, s.chooseTools()
+}
+
+// chooseModel finds provider and model: flag, config.json, then the first
+// provider that has a key.
+func (s *setup) chooseModel() error {
+	all, err := loadCatalog(s.home)
+	if err != nil {
+		return err
+	}
+	name := cmp.Or(s.options.provider, s.config.Provider)
+	if name == "" {
+		name = all[0].Name
+		for _, p := range all {
+			if slices.ContainsFunc(p.EnvKeys, func(k string) bool { return os.Getenv(k) != "" }) {
+				name = p.Name
+				break
+			}
+		}
+	}
+	if s.provider, err = all.provider(name); err != nil {
+		return err
+	}
+	id := s.options.model
+	if id == "" && name == cmp.Or(s.config.Provider, name) {
+		id = s.config.Model
+	}
+	id = cmp.Or(id, s.provider.Default)
+	m, err := s.provider.model(id)
+	if err != nil {
+		for _, p := range all {
+			if slices.ContainsFunc(p.Models, func(m *Model) bool { return m.ID == id }) {
+				return fmt.Errorf("model %s belongs to provider %s: add --provider %s", id, p.Name, p.Name)
+			}
+		}
+		return err
+	}
+	s.model = s.configured(m)
+	return nil
+}
+
+// configured is a model with the flags' base URL.
+func (s *setup) configured(m *Model) *Model {
+	if s.baseURL == "" {
+		return m
+	}
+	own := *m
+	own.BaseURL = s.baseURL
+	return &own
+}
+
+// client makes the provider of a model.
+func (s *setup) client(m *Model) (provider, error) {
+	if m.API == "script" {
+		return newScript(m.ID)
+	}
+	info := *s.provider
+	info.BaseURL = m.BaseURL
+	return newHTTPProvider(m, func() (string, error) { return credential(&info, s.apiKey, s.home) }, s.Timeouts), nil
+}
+
+// chooseTools makes the tools that the flags leave.
+func (s *setup) chooseTools() error {
+	all := builtinTools(&toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop})
+	if len(s.skills) > 0 {
+		all = append(all, skillTool(s.skills))
+	}
+	if s.model.API == "script" && s.model.ID != "demo" {
+		all = append(all, panicTool())
+	}
+	if s.noTools {
+		return nil
+	}
+	for _, name := range s.options.tools {
+		if !slices.Contains(append(toolNames(all), "skill"), name) {
+			return fmt.Errorf("--tools: unknown tool %q (known: %s)", name, strings.Join(toolNames(all), ", "))
+		}
+	}
+	for _, t := range all {
+		if len(s.options.tools) == 0 || slices.Contains(s.options.tools, t.name) {
+			s.tools = append(s.tools, t)
+		}
+	}
+	return nil
+}
+
+// agent makes the agent that works for h.
+func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
+	p, err := s.client(s.model)
+	if err != nil {
+		return nil, err
+	}
+	return &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, tools: s.tools,
+		prepare: s.systemText, maxSteps: s.maxSteps, autoCompact: !s.noAutoCompact, ctx: ctx}, nil
+}
+
+// systemText assembles the system prompt; a problem with it goes to stderr.
+func (s *setup) systemText() string {
+	text, warnings := systemPrompt(promptParts{home: s.home, cwd: s.cwd, replace: s.systemPrompt, add: s.appendPrompt,
+		contextFiles: !s.noContextFiles, tools: s.tools, skills: s.skills, now: time.Now()})
+	warn(warnings)
+	return text
+}
+
+func warn(warnings []string) {
+	for _, w := range warnings {
+		fmt.Fprintln(os.Stderr, "zot: "+w)
+	}
+}
+
+func main() {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a write that fails is an error, not the end
+	o, err := parseArgs(os.Args[1:])
+	if err != nil {
+		fail(err)
+	}
+	switch {
+	case o.help:
+		printHelp(os.Stdout)
+	case o.vers:
+		fmt.Println("zot", version())
+	case o.listModels:
+		all, err := loadCatalog(zotHome())
+		if err != nil {
+			fail(err)
+		}
+		listModels(os.Stdout, all)
+	default:
+		token := os.Getenv("ZOTCORE_RPC_TOKEN")
+		os.Unsetenv("ZOTCORE_RPC_TOKEN") // no child gets it
+		run(o, token)
+	}
+}
+
+// fail ends a start that can not go on.
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "zot: "+err.Error())
+	os.Exit(exitUsage)
+}
+
+func listModels(w io.Writer, all catalog) {
+	out := bufio.NewWriter(w)
+	defer out.Flush()
+	for _, p := range all {
+		for _, m := range p.Models {
+			var levels []string
+			for _, l := range reasoningLevels {
+				if _, ok := m.Levels[l]; ok {
+					levels = append(levels, l)
+				}
+			}
+			fmt.Fprintf(out, "%-12s %-44s context %8d  output %7d  %s\n", p.Name, m.ID, m.ContextWindow, m.MaxOutput, strings.Join(levels, ","))
+		}
+		if p.AnyModel && p.API != "script" {
+			fmt.Fprintf(out, "%-12s any model id\n", p.Name)
+		}
+	}
+}
+
+// process is what must be ended before the program may.
+type process struct {
+	agent  *Agent
+	out    *writer
+	cancel context.CancelCauseFunc
+	once   sync.Once
+}
+
+var errShutdown = errors.New("zot was told to stop")
+
+// run starts the mode and does not return.
+func run(o *options, token string) {
+	if o.mode == "" && o.prompt == "" {
+		fail(errors.New(`nothing to do: zot -p "prompt" answers a prompt, zot rpc serves a client, zot --help tells more`))
+	}
+	s, err := newSetup(o)
+	if err != nil {
+		fail(err)
+	}
+	if o.noYolo {
+		s.warnings = append(s.warnings, "--no-yolo has no effect in this mode: tools run without asking")
+	}
+	stdout, err := claimStdout()
+	if err != nil {
+		fail(fmt.Errorf("stdout can not be used: %w", err))
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	p := &process{cancel: cancel}
+	p.out = newWriter(stdout, func() { p.stop(exitNoPipe) })
+	view := &zotView{writer: p.out, opened: o.mode == "json"}
+	var h host = view
+	print := &printHost{writer: p.out}
+	if o.mode != "rpc" && o.mode != "json" {
+		h = print
+	}
+	if p.agent, err = s.agent(ctx, h); err != nil {
+		fail(err)
+	}
+	go p.signals()
+	go watchReader(stdout, func() { p.stop(exitNoPipe) })
+	warn(s.warnings)
+	if o.mode == "rpc" {
+		server := &zotServer{agent: p.agent, view: view, setup: s, token: token}
+		if server.run(os.Stdin) {
+			p.exit(exitRefused)
+		}
+		p.exit(exitDone)
+	}
+	prompt, err := withStdin(o, os.Stdin)
+	if err == nil && strings.TrimSpace(prompt) == "" {
+		err = errors.New("there is no prompt: give one as an argument or on standard input")
+	}
+	if err != nil {
+		fail(err)
+	}
+	p.answer(prompt)
+	if print.text != "" {
+		p.out.frame(true, func(dst []byte) []byte { return append(dst, strings.TrimSuffix(print.text, "\n")...) })
+	}
+	if view.failed || print.failed {
+		p.exit(exitFailed)
+	}
+	p.exit(exitDone)
+}
+
+// answer runs one prompt to its end.
+func (p *process) answer(prompt string) {
+	p.agent.submit(nil, p.agent.prompt(func() []Block { return promptBlocks(prompt, nil) }), func(bool) {})
+	p.agent.start()
+	p.agent.worker.Wait()
+}
+
+// printHost keeps the last answer; everything else that a person should know
+// goes to stderr.
+type printHost struct {
+	*writer
+	text   string
+	failed bool
+}
+
+func (h *printHost) event(e *Event) {
+	switch e.Type {
+	case "assistant_message":
+		h.text = e.Message.text()
+	case "error":
+		h.failed = true
+		fmt.Fprintln(os.Stderr, "zot: "+e.Text)
+	case "notice":
+		fmt.Fprintln(os.Stderr, "zot: "+e.Text)
+	case "retry":
+		fmt.Fprintf(os.Stderr, "zot: %s; trying again in %v\n", e.Text, e.Delay.Round(time.Second))
+	case "turn_end":
+		if e.Stop == "length" {
+			fmt.Fprintln(os.Stderr, "zot: the answer was cut off at the model's output limit")
+		}
+	}
+}
+
+// stdinPatience is how long an open pipe on stdin may stay silent before the
+// prompt is run without it.
+const stdinPatience = 500 * time.Millisecond
+
+// withStdin is the prompt with what was piped in.
+func withStdin(o *options, in *os.File) (string, error) {
+	info, err := in.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice != 0 {
+		return o.prompt, nil
+	}
+	type input struct {
+		data []byte
+		err  error
+	}
+	first, all := make(chan struct{}), make(chan input, 1)
+	go func() { // ends with the input, or with the process
+		r := bufio.NewReader(in)
+		r.Peek(1)
+		close(first)
+		data, err := io.ReadAll(r)
+		all <- input{data, err}
+	}()
+	if !o.stdin && !info.Mode().IsRegular() && o.prompt != "" {
+		select {
+		case <-first:
+		case <-time.After(stdinPatience):
+			warn([]string{"standard input is open but silent: going on without it (--stdin waits for it)"})
+			return o.prompt, nil
+		}
+	}
+	got := <-all
+	if got.err != nil {
+		return "", fmt.Errorf("reading standard input: %w", got.err)
+	}
+	return strings.TrimSpace(o.prompt + "\n\n" + strings.ToValidUTF8(string(got.data), "\ufffd")), nil
+}
+
+// signals ends the process when it is told to.
+func (p *process) signals() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	p.stop(128 + int((<-c).(syscall.Signal)))
+}
+
+// exit ends the process after its work: accepted jobs finish, and what was
+// written reaches a slow reader.
+func (p *process) exit(code int) {
+	p.agent.worker.Wait()
+	killAllGroups(time.Second)
+	p.out.close(30 * time.Second)
+	p.once.Do(func() { os.Exit(code) })
+	select {} // stop was quicker
+}
+
+// stop ends the process now: the running job is aborted and told so, and within
+// 800 ms nothing of ours is left.
+func (p *process) stop(code int) {
+	p.once.Do(func() {
+		p.cancel(errShutdown)
+		killed, idle := make(chan struct{}), make(chan struct{})
+		go func() { killAllGroups(250 * time.Millisecond); close(killed) }()
+		go func() { p.agent.worker.Wait(); close(idle) }()
+		select {
+		case <-idle:
+		case <-time.After(500 * time.Millisecond):
+		}
+		<-killed
+		p.out.close(150 * time.Millisecond)
+		os.Exit(code)
+	})
+}

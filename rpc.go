@@ -1,0 +1,719 @@
+// The JSON-lines server that both protocols share (reader, writer, ids) and the
+// zot protocol on it (spec: zot RPC). Rules kept here:
+//
+//   - The reader only parses and dispatches; nothing it does waits for a model,
+//     a tool or our own output.
+//   - Every command line that parses gets exactly one response with its id. A
+//     line that does not parse gets an error response. No line ends the process.
+//   - One goroutine writes. A frame is appended whole to its buffer, so frames
+//     never mix and are written in the order in which things happened.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	maxLine = 64 << 20 // bytes of one input line
+	// backlog is how many bytes may wait for the reader before streaming waits
+	// for it. Responses and events that end something are never held back.
+	backlog = 1 << 20
+	// maxBacklog is where reading commands waits too: a client that asks on and
+	// on without reading the answers.
+	maxBacklog = 256 << 20
+)
+
+// writer puts frames on the wire. Its goroutine ends with close or with the
+// first write that fails for good.
+type writer struct {
+	out     io.Writer
+	mu      sync.Mutex
+	buf     []byte        // frames that wait, each ending in LF
+	wake    chan struct{} // capacity 1: there is something to do
+	drained chan struct{} // closed and replaced when buf was taken
+	closed  bool
+	err     error         // why nothing more can be written
+	done    chan struct{} // closed when the goroutine has ended
+	gone    func()        // called once when the reader has gone
+}
+
+func newWriter(out io.Writer, gone func()) *writer {
+	w := &writer{out: out, gone: gone, wake: make(chan struct{}, 1), drained: make(chan struct{}), done: make(chan struct{})}
+	go w.loop()
+	return w
+}
+
+// frame appends one frame made by build, which must end it without LF. It
+// never blocks. kick false leaves it to the next flush or frame to send it.
+func (w *writer) frame(kick bool, build func(dst []byte) []byte) {
+	w.mu.Lock()
+	if w.err == nil {
+		w.buf = append(build(w.buf), '\n')
+	}
+	w.mu.Unlock()
+	if kick {
+		w.kick()
+	}
+}
+
+func (w *writer) kick() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// loop writes what waits, all of it in one write.
+func (w *writer) loop() {
+	defer close(w.done)
+	var batch []byte
+	for {
+		w.mu.Lock()
+		if len(w.buf) == 0 && w.closed {
+			w.mu.Unlock()
+			return
+		}
+		batch, w.buf = w.buf, batch[:0]
+		close(w.drained)
+		w.drained = make(chan struct{})
+		w.mu.Unlock()
+		if len(batch) == 0 {
+			<-w.wake
+			continue
+		}
+		if err := writeAll(w.out, batch); err != nil {
+			w.mu.Lock()
+			w.err, w.buf = err, nil
+			close(w.drained)
+			w.drained = make(chan struct{})
+			w.mu.Unlock()
+			go w.gone()
+			return
+		}
+		if cap(batch) > 4*backlog { // one large answer must not be paid for for ever
+			batch = nil
+		}
+	}
+}
+
+// writeAll writes all of b, also to a pipe that was handed over non-blocking.
+func writeAll(out io.Writer, b []byte) error {
+	for {
+		n, err := out.Write(b)
+		b = b[n:]
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOBUFS):
+			time.Sleep(time.Millisecond)
+		default:
+			return err
+		}
+	}
+}
+
+// wait returns when fewer than limit bytes wait, the reader has gone, or ctx
+// has ended.
+func (w *writer) wait(ctx context.Context, limit int) {
+	for {
+		w.mu.Lock()
+		ok, drained := len(w.buf) < limit || w.err != nil, w.drained
+		w.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-drained:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (w *writer) flush(ctx context.Context) {
+	w.kick()
+	w.wait(ctx, backlog)
+}
+
+func (w *writer) behind() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.buf) >= backlog
+}
+
+// close writes what waits and ends the goroutine. It gives up after limit.
+func (w *writer) close(limit time.Duration) {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.kick()
+	select {
+	case <-w.done:
+	case <-time.After(limit):
+	}
+}
+
+// command is one parsed input line.
+type command struct {
+	id   json.RawMessage // nil when absent
+	name string
+	object
+}
+
+// response appends a response frame: id, command, then data or error.
+func (c *command) response(dst []byte, data any, err error) []byte {
+	dst = append(dst, `{"type":"response"`...)
+	if c.id != nil {
+		dst = append(append(dst, `,"id":`...), c.id...)
+	}
+	dst = appendString(append(dst, `,"command":`...), c.name)
+	if err != nil {
+		dst = append(dst, `,"success":false,"error":`...)
+		return append(appendString(dst, err.Error()), '}')
+	}
+	dst = append(dst, `,"success":true`...)
+	if data != nil {
+		dst = append(dst, `,"data":`...)
+		if raw, ok := data.(json.RawMessage); ok {
+			dst = append(dst, raw...)
+		} else {
+			dst = append(dst, encode(data)...)
+		}
+	}
+	return append(dst, '}')
+}
+
+// want returns a required string. The error suggests the right name when a
+// usual wrong one is there.
+func (c *command) want(key string, wrong ...string) (string, error) {
+	if !c.has(key) {
+		for _, w := range wrong {
+			if c.has(w) {
+				return "", fmt.Errorf("%s needs %q (a string): did you mean it by %q?", c.name, key, w)
+			}
+		}
+		return "", fmt.Errorf("%s needs %q (a string)", c.name, key)
+	}
+	return c.str(key)
+}
+
+// serve reads commands until the input ends or handle says stop. With an error,
+// the command is what could be read of it. idle is called before each wait for
+// input, when all that came was handled.
+func serve(in io.Reader, idle func(), handle func(*command, error) (stop bool)) {
+	r := bufio.NewReaderSize(in, 64<<10)
+	for {
+		if b, _ := r.Peek(r.Buffered()); bytes.IndexByte(b, '\n') < 0 {
+			idle()
+		}
+		line, err := readLine(r)
+		if line == nil && err == nil {
+			idle()
+			return
+		}
+		c := &command{name: "parse"}
+		if err == nil {
+			c, err = parseCommand(line)
+		}
+		if handle(c, err) {
+			return
+		}
+	}
+}
+
+// readLine returns one line without its LF (and a CR before it), nil at the end
+// of the input. A line over maxLine is read to its end in constant memory and
+// is an error.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	size := 0
+	for {
+		part, err := r.ReadSlice('\n')
+		size += len(part)
+		switch {
+		case size > maxLine+1:
+			line = nil
+		case line == nil && err == nil:
+			line = part // the usual case: no copy
+		default:
+			line = append(line, part...)
+		}
+		if err == bufio.ErrBufferFull {
+			continue
+		}
+		if err == nil {
+			size--
+		} else if size == 0 {
+			return nil, nil
+		}
+		if size > maxLine {
+			return nil, fmt.Errorf("the line has %d bytes; the limit is %d (64 MiB)", size, maxLine)
+		}
+		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
+		return line[:len(line):len(line)], nil
+	}
+}
+
+// parseCommand reads a line. With an error, the command holds what is needed
+// to answer it.
+func parseCommand(line []byte) (*command, error) {
+	o, err := parseObject(line)
+	if err != nil {
+		return &command{name: "parse"}, fmt.Errorf("failed to parse command: %w", err)
+	}
+	c := &command{object: o, name: "parse"}
+	if o.has("id") {
+		if c.id, err = normalize(o["id"]); err != nil {
+			return c, err
+		}
+	}
+	name, err := o.str("type")
+	if err == nil && name == "" {
+		err = errors.New(`a command needs "type" (a string)`)
+	}
+	if err != nil {
+		return c, err
+	}
+	c.name = name
+	return c, nil
+}
+
+// zotView writes an agent's events as zot protocol frames. Notices are held
+// until the first response: clients take the first line as the answer to their
+// first command.
+type zotView struct {
+	*writer
+	held   [][]byte
+	opened bool // the first response was written
+	failed bool // a run failed
+}
+
+// open lets notices pass. It is called under the agent's lock, like event.
+func (v *zotView) open() {
+	v.opened = true
+	for _, f := range v.held {
+		v.frame(true, func(dst []byte) []byte { return append(dst, f...) })
+	}
+	v.held = nil
+}
+
+// event implements host.
+func (v *zotView) event(e *Event) {
+	switch e.Type {
+	case "delta":
+		if e.Delta.phase == "delta" && e.Delta.block.Type == "text" {
+			v.frame(false, func(dst []byte) []byte {
+				dst = append(dst, `{"type":"text_delta","delta":`...)
+				return append(appendString(dst, e.Delta.text), '}')
+			})
+		}
+	case "notice":
+		f := appendNotice(nil, e)
+		if !v.opened {
+			v.held = append(v.held, f)
+			return
+		}
+		v.frame(true, func(dst []byte) []byte { return append(dst, f...) })
+	default:
+		v.failed = v.failed || e.Type == "error"
+		v.frame(true, func(dst []byte) []byte { return appendEvent(dst, e) })
+	}
+}
+
+func appendNotice(dst []byte, e *Event) []byte {
+	dst = append(dst, `{"type":"ext_notify","extension":"zot","level":`...)
+	dst = appendString(dst, e.Level)
+	dst = append(dst, `,"message":`...)
+	return append(appendString(dst, e.Text), '}')
+}
+
+// appendEvent appends the frame of an event (spec: Events).
+func appendEvent(dst []byte, e *Event) []byte {
+	dst = append(append(append(dst, `{"type":"`...), e.Type...), '"')
+	switch e.Type {
+	case "turn_start":
+		dst = strconv.AppendInt(append(dst, `,"step":`...), int64(e.Step), 10)
+	case "user_message", "assistant_message":
+		frame := e.Message.zotFrame()
+		dst = append(dst, ',')
+		dst = append(dst, frame[bytes.Index(frame, []byte(`"content"`)):len(frame)-1]...)
+	case "usage":
+		dst = appendUsage(append(dst, ','), e.Usage)
+		dst = append(appendUsage(append(dst, `,"cumulative":{`...), &e.Total), '}')
+	case "tool_call":
+		dst = appendString(append(dst, `,"id":`...), e.Call.ID)
+		dst = appendString(append(dst, `,"name":`...), e.Call.Name)
+		dst = append(append(dst, `,"args":`...), e.Call.Args...)
+	case "tool_progress":
+		dst = appendString(append(dst, `,"id":`...), e.CallID)
+		dst = appendString(append(dst, `,"text":`...), e.Text)
+	case "tool_result":
+		m := e.Message
+		dst = appendString(append(dst, `,"id":`...), m.CallID)
+		dst = strconv.AppendBool(append(dst, `,"is_error":`...), m.IsError)
+		dst = appendBlocks(append(dst, `,"content":`...), m.Content)
+	case "turn_end":
+		dst = appendString(append(dst, `,"stop":`...), e.Stop)
+		if e.Err != "" {
+			dst = appendString(append(dst, `,"error":`...), e.Err)
+		}
+	case "error":
+		dst = appendString(append(dst, `,"message":`...), e.Text)
+	case "compact_done":
+		dst = appendString(append(dst, `,"summary":`...), e.Text)
+	case "retry":
+		dst = fmt.Appendf(dst, `,"attempt":%d,"max_attempts":%d,"delay_ms":%d,"message":`, e.Attempt, maxRetries, e.Delay.Milliseconds())
+		dst = appendString(dst, e.Text)
+	}
+	if e.ID != nil {
+		dst = append(append(dst, `,"prompt_id":`...), e.ID...)
+	}
+	if e.Type == "done" && e.Text != "" { // both in one write: no snapshot comes between
+		dst = appendString(append(dst, "}\n{\"type\":\"compact_done\",\"summary\":"...), e.Text)
+	}
+	return append(dst, '}')
+}
+
+// appendUsage appends the fields of a usage object without its braces.
+func appendUsage(dst []byte, u *Usage) []byte {
+	reasoning := "null"
+	if u.Reasoning != nil {
+		reasoning = strconv.Itoa(*u.Reasoning)
+	}
+	return fmt.Appendf(dst, `"input":%d,"output":%d,"reasoning":%s,"cache_read":%d,"cache_write":%d,"cost_usd":%s`,
+		u.Input, u.Output, reasoning, u.CacheRead, u.CacheWrite, strconv.FormatFloat(u.Cost.Total, 'f', -1, 64))
+}
+
+// zotFrame is a message in the shape of the document, encoded once.
+func (m *Message) zotFrame() []byte {
+	if f := m.frame.Load(); f != nil {
+		return *f
+	}
+	dst := appendString([]byte(`{"role":`), m.Role)
+	dst = append(dst, `,"content":`...)
+	if m.Role == "tool" {
+		dst = appendString(append(dst, `[{"type":"tool_result","call_id":`...), m.CallID)
+		dst = strconv.AppendBool(append(dst, `,"is_error":`...), m.IsError)
+		dst = appendBlocks(append(dst, `,"content":`...), m.Content)
+		dst = append(dst, "}]"...)
+	} else {
+		dst = appendBlocks(dst, m.Content)
+	}
+	dst = append(dst, `,"time":"`...)
+	dst = append(m.Time.UTC().AppendFormat(dst, time.RFC3339), `"}`...)
+	m.frame.Store(&dst)
+	return dst
+}
+
+// appendBlocks appends content blocks (spec: Content block types). Thinking and
+// opaque blocks are not part of the protocol.
+func appendBlocks(dst []byte, blocks []Block) []byte {
+	dst = append(dst, '[')
+	first := true
+	for i := range blocks {
+		b := &blocks[i]
+		if b.Type == "thinking" || b.Type == "opaque" {
+			continue
+		}
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		switch b.Type {
+		case "text":
+			dst = appendString(append(dst, `{"type":"text","text":`...), b.Text)
+		case "image":
+			dst = appendString(append(dst, `{"type":"image","mime_type":`...), b.MimeType)
+			size := base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(b.Data, "=")))
+			dst = strconv.AppendInt(append(dst, `,"bytes":`...), int64(size), 10)
+		case "tool_call":
+			dst = appendString(append(dst, `{"type":"tool_call","id":`...), b.ID)
+			dst = appendString(append(dst, `,"name":`...), b.Name)
+			dst = append(append(dst, `,"args":`...), b.Args...)
+		}
+		dst = append(dst, '}')
+	}
+	return append(dst, ']')
+}
+
+// zotServer answers the commands of the zot protocol.
+type zotServer struct {
+	agent *Agent
+	view  *zotView
+	setup *setup
+	token string // required in the first line; "" is no token
+}
+
+// run serves until the input ends. It reports whether the client was refused.
+func (s *zotServer) run(in io.Reader) (refused bool) {
+	idle := func() {
+		s.agent.start()
+		s.view.wait(s.agent.ctx, maxBacklog)
+	}
+	admitted := s.token == ""
+	serve(in, idle, func(c *command, err error) (stop bool) {
+		switch {
+		case !admitted && (err != nil || c.name != "hello" || !s.knows(c)):
+			s.respond(c, nil, errors.New("unauthorized: the first line must be a hello with the right token"))
+			refused = true
+		case err != nil:
+			s.respond(c, nil, err)
+		default:
+			admitted = true
+			s.handle(c)
+		}
+		return refused
+	})
+	return refused
+}
+
+// knows checks the token of a hello.
+func (s *zotServer) knows(c *command) bool {
+	token, err := c.str("token")
+	return err == nil && subtle.ConstantTimeCompare([]byte(token), []byte(s.token)) == 1
+}
+
+// respond answers a command, in order with the agent's events.
+func (s *zotServer) respond(c *command, data any, err error) {
+	s.agent.mu.Lock()
+	defer s.agent.mu.Unlock()
+	s.respondLocked(c, data, err)
+}
+
+func (s *zotServer) respondLocked(c *command, data any, err error) {
+	s.view.frame(true, func(dst []byte) []byte { return c.response(dst, data, err) })
+	s.view.open()
+}
+
+// handle dispatches one command (spec: Commands).
+func (s *zotServer) handle(c *command) {
+	a := s.agent
+	switch c.name {
+	case "hello":
+		if s.token != "" && !s.knows(c) {
+			s.respond(c, nil, errors.New("wrong token"))
+			return
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		s.respondLocked(c, map[string]any{"protocol_version": 1, "version": version(), "provider": a.model.Provider, "model": a.model.ID}, nil)
+	case "ping":
+		s.respond(c, json.RawMessage(`{"pong":true}`), nil)
+	case "prompt":
+		s.prompt(c)
+	case "compact":
+		a.submit(c.id, a.compactJob, s.accepted(c))
+	case "abort":
+		a.abort()
+		s.respond(c, nil, nil)
+	case "get_state":
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		s.respondLocked(c, s.state(), nil)
+	case "get_messages":
+		a.mu.Lock()
+		messages := a.messages
+		a.mu.Unlock()
+		s.respond(c, messageList(messages), nil)
+	case "get_models":
+		s.respond(c, map[string]any{"models": s.models()}, nil)
+	case "get_commands":
+		s.respond(c, map[string]any{"commands": s.commands()}, nil)
+	case "clear":
+		s.respond(c, nil, a.whenIdle(func() error { a.clear(); return nil }))
+	case "set_model":
+		s.respond(c, nil, s.setModel(c))
+	case "set_reasoning":
+		s.respond(c, nil, s.setReasoning(c))
+	default:
+		s.respond(c, nil, fmt.Errorf("unknown command: %s (known: %s)", c.name, strings.Join(zotCommands, ", ")))
+	}
+}
+
+var zotCommands = []string{"hello", "prompt", "abort", "compact", "get_state", "get_messages", "clear", "set_model",
+	"set_reasoning", "get_models", "get_commands", "ping"}
+
+// accepted answers a command that became a job.
+func (s *zotServer) accepted(c *command) func(queued bool) {
+	return func(queued bool) {
+		data := json.RawMessage(`{"started":true}`)
+		if queued {
+			data = json.RawMessage(`{"started":false,"queued":true}`)
+		}
+		s.respondLocked(c, data, nil)
+	}
+}
+
+func (s *zotServer) prompt(c *command) {
+	text, images, err := s.promptContent(c)
+	if err != nil {
+		s.respond(c, nil, err)
+		return
+	}
+	a := s.agent
+	a.submit(c.id, a.prompt(func() []Block { return promptBlocks(text, images) }), s.accepted(c))
+}
+
+// promptContent checks the parameters of a prompt and expands its text.
+func (s *zotServer) promptContent(c *command) (text string, images [][]byte, err error) {
+	if images, err = c.images(); err != nil {
+		return "", nil, err
+	}
+	if len(images) == 0 || c.has("message") {
+		if text, err = c.want("message", "text", "content", "prompt"); err != nil {
+			return "", nil, err
+		}
+	}
+	if strings.TrimSpace(text) == "" && len(images) == 0 {
+		return "", nil, errors.New(`prompt needs a "message" that is not empty, or images`)
+	}
+	out, ok, err := expand(text, s.setup.skills, s.setup.templates)
+	if ok {
+		text = out
+	}
+	return text, images, err
+}
+
+// images decodes the optional images of a prompt. What they hold is checked
+// later, when it may take time.
+func (c *command) images() (images [][]byte, err error) {
+	if !c.has("images") {
+		return nil, nil
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(c.object["images"], &list) != nil {
+		return nil, fmt.Errorf(`"images" must be an array of {"mime_type","data"}, not %s`, kindOf(c.object["images"]))
+	}
+	for i, raw := range list {
+		o, err := parseObject(raw)
+		if err != nil {
+			return nil, fmt.Errorf(`images[%d] must be an object {"mime_type","data"}: it is %w`, i, err)
+		}
+		data, err := o.str("data")
+		if err != nil || data == "" {
+			return nil, fmt.Errorf(`images[%d] needs "data" (a string of base64)`, i)
+		}
+		image, err := base64.StdEncoding.DecodeString(data)
+		if err != nil {
+			return nil, fmt.Errorf(`images[%d].data is not base64: %w`, i, err)
+		}
+		images = append(images, image)
+	}
+	return images, nil
+}
+
+// promptBlocks is the content of a user message. An image that no provider
+// would take becomes a note.
+func promptBlocks(text string, images [][]byte) (blocks []Block) {
+	if strings.TrimSpace(text) != "" {
+		blocks = append(blocks, Block{Type: "text", Text: strings.ToValidUTF8(text, "\ufffd")})
+	}
+	for i, data := range images {
+		b, err := prepareImage(data)
+		if err != nil {
+			b = Block{Type: "text", Text: fmt.Sprintf("[image %d was left out: %v]", i+1, err)}
+		}
+		blocks = append(blocks, b)
+	}
+	return blocks
+}
+
+// state is the data of get_state.
+func (s *zotServer) state() json.RawMessage {
+	a := s.agent
+	dst := appendString([]byte(`{"provider":`), a.model.Provider)
+	dst = appendString(append(dst, `,"model":`...), a.model.ID)
+	dst = appendString(append(dst, `,"cwd":`...), s.setup.cwd)
+	dst = fmt.Appendf(dst, `,"message_count":%d,"busy":%t,"usage":{`, len(a.messages), len(a.jobs) > 0)
+	return append(appendUsage(dst, &a.usage), "}}"...)
+}
+
+// messageList is the data of get_messages.
+func messageList(messages []*Message) json.RawMessage {
+	size := 16
+	for _, m := range messages {
+		size += len(m.zotFrame()) + 1
+	}
+	dst := append(make([]byte, 0, size), `{"messages":[`...)
+	for i, m := range messages {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, m.zotFrame()...)
+	}
+	return append(dst, "]}"...)
+}
+
+func (s *zotServer) models() []map[string]any {
+	list := []map[string]any{}
+	for _, m := range s.setup.provider.Models {
+		list = append(list, map[string]any{"id": m.ID, "provider": m.Provider, "context_window": m.ContextWindow,
+			"max_output": m.MaxOutput, "reasoning": len(m.Levels) > 0})
+	}
+	return list
+}
+
+func (s *zotServer) commands() []map[string]any {
+	list := []map[string]any{}
+	for _, t := range s.setup.templates {
+		list = append(list, map[string]any{"name": t.name, "description": t.description, "source": "prompt"})
+	}
+	for _, k := range s.setup.skills {
+		list = append(list, map[string]any{"name": "skill:" + k.name, "description": k.description, "source": "skill"})
+	}
+	return list
+}
+
+func (s *zotServer) setModel(c *command) error {
+	id, err := c.want("model", "modelId", "model_id", "id")
+	if err != nil {
+		return err
+	}
+	m, err := s.setup.provider.model(strings.TrimPrefix(id, s.setup.provider.Name+"/"))
+	if err != nil {
+		return err
+	}
+	m = s.setup.configured(m)
+	client, err := s.setup.client(m)
+	if err != nil {
+		return err
+	}
+	return s.agent.whenIdle(func() error { s.agent.setModel(m, client); return nil })
+}
+
+func (s *zotServer) setReasoning(c *command) error {
+	word, err := c.want("reasoning", "level")
+	if err != nil {
+		return err
+	}
+	level, err := parseReasoning(word)
+	if err != nil {
+		return err
+	}
+	return s.agent.whenIdle(func() error { s.agent.reasoning = level; return nil })
+}
+
+// parseReasoning reads a level as both protocols spell it.
+func parseReasoning(word string) (string, error) {
+	if word == "minimum" {
+		word = "minimal"
+	}
+	if !slices.Contains(reasoningLevels, word) {
+		return "", fmt.Errorf("unknown reasoning level %q (known: off, minimum, low, medium, high, xhigh, max)", word)
+	}
+	return word, nil
+}
