@@ -1,0 +1,418 @@
+// The transcripts in testdata are conversations with the built binary. They are
+// the documentation of the protocol, and this runner replays them over real
+// pipes. A transcript is lines:
+//
+//	# a comment
+//	file NAME           the indented lines below are written to a file
+//	env NAME=VALUE      for the processes below ($DIR is the working directory)
+//	$ zot rpc ...       starts a process
+//	> LINE              is sent to it ("> @NAME" sends a file's bytes)
+//	< LINE              must come from it: JSON is compared as JSON, where the
+//	                    string "*" stands for any value and a * in a string for
+//	                    any text; the key "*" allows more keys
+//	< ...               any lines, until the next expected one
+//	close               ends its input
+//	signal TERM         is sent to it
+//	exit N              it must end with this code, after no more lines
+//	stderr TEXT         TEXT must be on its standard error (checked after exit)
+//	needs NAME          skips the transcript where a program is missing
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var zotBin string // the built binary
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "zot-test-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	zotBin = filepath.Join(dir, "zot")
+	args := []string{"build", "-o", zotBin}
+	if raceDetector() {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// raceDetector reports whether the tests run under the race detector: then the
+// binary does too.
+func raceDetector() bool {
+	info, _ := debug.ReadBuildInfo()
+	for _, s := range info.Settings {
+		if s.Key == "-race" && s.Value == "true" {
+			return true
+		}
+	}
+	return false
+}
+
+// proc is a running zot.
+type proc struct {
+	t      testing.TB
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    chan string // lines; closed at the end of the output
+	stderr *lockedBuffer
+	code   int
+	done   chan struct{}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// cleanEnv is an environment in which no setting of this machine's user counts.
+func cleanEnv(home string, extra ...string) []string {
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "ZOT_HOME=" + filepath.Join(home, "zot-home"), "TMPDIR=" + os.TempDir(), "TERM=xterm"}
+	return append(env, extra...)
+}
+
+// startZot starts the binary in a directory, with an empty home below it.
+func startZot(t testing.TB, dir string, env []string, args ...string) *proc {
+	t.Helper()
+	p := &proc{t: t, out: make(chan string, 1000), stderr: &lockedBuffer{}, done: make(chan struct{})}
+	p.cmd = exec.Command(zotBin, args...)
+	p.cmd.Dir = dir
+	p.cmd.Env = cleanEnv(dir, env...)
+	p.cmd.Stderr = p.stderr
+	p.cmd.WaitDelay = 5 * time.Second
+	var err error
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdout = w
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	go func() {
+		defer close(p.out)
+		defer r.Close()
+		lines := bufio.NewReader(r)
+		for {
+			line, err := lines.ReadString('\n')
+			if line != "" {
+				p.out <- line
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		p.cmd.Wait()
+		p.code = p.cmd.ProcessState.ExitCode()
+		if ws, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			p.code = 128 + int(ws.Signal())
+		}
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.in.Close()
+		p.cmd.Process.Kill()
+		for range p.out {
+		}
+		<-p.done
+		if s := p.stderr.String(); strings.Contains(s, "DATA RACE") {
+			t.Errorf("the race detector spoke:\n%s", s)
+		}
+	})
+	return p
+}
+
+func (p *proc) send(lines ...string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.in, strings.Join(lines, "\n")+"\n"); err != nil {
+		p.t.Fatalf("sending %.200q: %v\nstderr: %s", lines, err, p.stderr)
+	}
+}
+
+const patience = 20 * time.Second
+
+// line returns the next line of output, "" at its end.
+func (p *proc) line() string {
+	p.t.Helper()
+	select {
+	case l, ok := <-p.out:
+		if !ok {
+			return ""
+		}
+		if !strings.HasSuffix(l, "\n") {
+			p.t.Fatalf("the output ends in half a line: %q", l)
+		}
+		return strings.TrimSuffix(l, "\n")
+	case <-time.After(patience):
+		p.t.Fatalf("nothing came in %v\nstderr: %s", patience, p.stderr)
+		return ""
+	}
+}
+
+// frame returns the next frame, nil at the end of the output.
+func (p *proc) frame() map[string]any {
+	p.t.Helper()
+	l := p.line()
+	if l == "" {
+		return nil
+	}
+	var f map[string]any
+	if err := json.Unmarshal([]byte(l), &f); err != nil {
+		p.t.Fatalf("not a frame: %q: %v", l, err)
+	}
+	if _, ok := f["type"].(string); !ok {
+		p.t.Fatalf("a frame without a type: %q", l)
+	}
+	return f
+}
+
+// until returns the frames up to and with the first that has all of these
+// fields (pairs of key and value).
+func (p *proc) until(fields ...any) (frames []map[string]any) {
+	p.t.Helper()
+next:
+	for {
+		f := p.frame()
+		if f == nil {
+			p.t.Fatalf("the output ended before %v; frames: %v\nstderr: %s", fields, frames, p.stderr)
+		}
+		frames = append(frames, f)
+		for i := 0; i < len(fields); i += 2 {
+			if !reflect.DeepEqual(f[fields[i].(string)], fields[i+1]) {
+				continue next
+			}
+		}
+		return frames
+	}
+}
+
+// exit waits for the end of the process and checks its code.
+func (p *proc) exit(code int) {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.t.Fatalf("still running after %v\nstderr: %s", patience, p.stderr)
+	}
+	if p.code != code {
+		p.t.Errorf("exit code %d, want %d\nstderr: %s", p.code, code, p.stderr)
+	}
+}
+
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no transcripts in testdata")
+	}
+	for _, f := range files {
+		name := strings.TrimSuffix(filepath.ToSlash(f), ".txt")
+		t.Run(strings.TrimPrefix(name, "testdata/"), func(t *testing.T) {
+			t.Parallel()
+			replayTranscript(t, f)
+		})
+	}
+}
+
+func replayTranscript(t *testing.T, path string) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.ReplaceAll(string(data), "$DIR", dir), "\n")
+	var env []string
+	var p *proc
+	skip := false // "< ..." was said
+	for n := 0; n < len(lines); n++ {
+		at := fmt.Sprintf("%s:%d", path, n+1)
+		verb, arg, _ := strings.Cut(lines[n], " ")
+		switch verb {
+		case "", "#":
+		case "needs":
+			if _, err := exec.LookPath(arg); err != nil {
+				t.Skipf("%s is not installed", arg)
+			}
+		case "file":
+			var text []string
+			for n+1 < len(lines) && (strings.HasPrefix(lines[n+1], "  ") || lines[n+1] == "") {
+				n++
+				text = append(text, strings.TrimPrefix(lines[n], "  "))
+			}
+			f := filepath.Join(dir, arg)
+			os.MkdirAll(filepath.Dir(f), 0o777)
+			if err := os.WriteFile(f, []byte(strings.TrimRight(strings.Join(text, "\n"), "\n")+"\n"), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		case "env":
+			env = append(env, arg)
+		case "$":
+			words := splitWords(arg)
+			if words[0] != "zot" {
+				t.Fatalf("%s: only zot can be run", at)
+			}
+			p = startZot(t, dir, env, words[1:]...)
+		case ">":
+			if name, ok := strings.CutPrefix(arg, "@"); ok {
+				data, err := os.ReadFile(filepath.Join(dir, name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				arg = strings.TrimSuffix(string(data), "\n")
+			}
+			p.send(arg)
+		case "<":
+			if arg == "..." {
+				skip = true
+				continue
+			}
+			var got string
+			for {
+				got = p.line()
+				if got == "" {
+					t.Fatalf("%s: the output ended before %s\nstderr: %s", at, arg, p.stderr)
+				}
+				if matches(arg, got) || !skip {
+					break
+				}
+			}
+			if !matches(arg, got) {
+				t.Fatalf("%s:\nwant %s\ngot  %s", at, arg, got)
+			}
+			skip = false
+		case "close":
+			p.in.Close()
+		case "signal":
+			p.cmd.Process.Signal(map[string]os.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL}[arg])
+		case "exit":
+			code, err := strconv.Atoi(arg)
+			if err != nil {
+				t.Fatalf("%s: %v", at, err)
+			}
+			for l := p.line(); l != ""; l = p.line() {
+				if !skip {
+					t.Fatalf("%s: one more line: %s", at, l)
+				}
+			}
+			p.exit(code)
+			skip = false
+		case "stderr":
+			if !strings.Contains(p.stderr.String(), arg) {
+				t.Errorf("%s: not on stderr: %q\nstderr: %s", at, arg, p.stderr)
+			}
+		default:
+			t.Fatalf("%s: what is %q?", at, verb)
+		}
+	}
+}
+
+// splitWords splits a command line at spaces; double quotes group.
+func splitWords(s string) (words []string) {
+	for _, w := range regexp.MustCompile(`(?:[^\s"]|"[^"]*")+`).FindAllString(s, -1) {
+		words = append(words, strings.ReplaceAll(w, `"`, ""))
+	}
+	return words
+}
+
+// matches compares a line with what a transcript expects.
+func matches(want, got string) bool {
+	if want == got {
+		return true
+	}
+	var w, g any
+	if json.Unmarshal([]byte(want), &w) != nil || json.Unmarshal([]byte(got), &g) != nil {
+		return false
+	}
+	return matchValue(w, g)
+}
+
+func matchValue(want, got any) bool {
+	switch w := want.(type) {
+	case string:
+		if w == "*" {
+			return true
+		}
+		g, ok := got.(string)
+		if !ok || !strings.Contains(w, "*") {
+			return ok && w == g
+		}
+		parts := strings.Split(w, "*")
+		for i := range parts {
+			parts[i] = regexp.QuoteMeta(parts[i])
+		}
+		return regexp.MustCompile("(?s)^" + strings.Join(parts, ".*") + "$").MatchString(g)
+	case map[string]any:
+		g, ok := got.(map[string]any)
+		if !ok {
+			return false
+		}
+		_, open := w["*"]
+		n := 0
+		for k, v := range w {
+			if k == "*" {
+				continue
+			}
+			gv, ok := g[k]
+			if !ok || !matchValue(v, gv) {
+				return false
+			}
+			n++
+		}
+		return open || n == len(g)
+	case []any:
+		g, ok := got.([]any)
+		if !ok || len(g) != len(w) {
+			return false
+		}
+		for i := range w {
+			if !matchValue(w[i], g[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return reflect.DeepEqual(want, got)
+}
