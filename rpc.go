@@ -679,7 +679,7 @@ func (s *zotServer) commands() []map[string]any {
 }
 
 func (s *zotServer) setModel(c *command) error {
-	id, err := c.want("model", "modelId", "model_id", "id")
+	id, err := c.want("model", "modelId", "model_id")
 	if err != nil {
 		return err
 	}
