@@ -20,7 +20,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -228,7 +227,7 @@ func frontMatter(text string) (fields map[string]string, body string, err error)
 		if strings.TrimSpace(line) == "" || line[0] == '#' {
 			continue
 		}
-		m := fieldStart.FindStringSubmatch(line)
+		m := fieldStart().FindStringSubmatch(line)
 		if m == nil {
 			return nil, "", fmt.Errorf("line %d is not `key: value`", number)
 		}
@@ -248,11 +247,11 @@ func frontMatter(text string) (fields map[string]string, body string, err error)
 }
 
 var (
-	fieldStart  = regexp.MustCompile(`^([^\s#:][^:]*?)\s*:(?:\s+(.*?))?\s*$`)
-	blockHeader = regexp.MustCompile(`^[|>][-+1-9]{0,2}(?:\s+#.*)?$`)
-	quotedValue = regexp.MustCompile(`(?s)^(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)')(?:\s+#.*)?$`)
-	comment     = regexp.MustCompile(`(?m)(?:^|\s)#.*$`)
-	lineBreaks  = regexp.MustCompile(`\n+`)
+	fieldStart  = lazyRegexp(`^([^\s#:][^:]*?)\s*:(?:\s+(.*?))?\s*$`)
+	blockHeader = lazyRegexp(`^[|>][-+1-9]{0,2}(?:\s+#.*)?$`)
+	quotedValue = lazyRegexp(`(?s)^(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)')(?:\s+#.*)?$`)
+	comment     = lazyRegexp(`(?m)(?:^|\s)#.*$`)
+	lineBreaks  = lazyRegexp(`\n+`)
 )
 
 // continues reports whether a line belongs to the key above it: it is blank,
@@ -263,7 +262,7 @@ func continues(line string) bool {
 
 // fieldValue reads a value from its first line and those that continue it.
 func fieldValue(first string, more []string) (string, error) {
-	if blockHeader.MatchString(first) {
+	if blockHeader().MatchString(first) {
 		text := dedent(more)
 		if first[0] == '>' {
 			text = fold(text)
@@ -276,9 +275,9 @@ func fieldValue(first string, more []string) (string, error) {
 	}
 	text := strings.TrimSpace(strings.Join(lines, "\n"))
 	if !strings.HasPrefix(text, `"`) && !strings.HasPrefix(text, `'`) {
-		return strings.TrimSpace(fold(comment.ReplaceAllString(text, ""))), nil
+		return strings.TrimSpace(fold(comment().ReplaceAllString(text, ""))), nil
 	}
-	m := quotedValue.FindStringSubmatch(fold(text))
+	m := quotedValue().FindStringSubmatch(fold(text))
 	switch {
 	case m == nil:
 		return "", errors.New("the quote is not closed, or there is text behind it")
@@ -312,7 +311,7 @@ func dedent(lines []string) string {
 
 // fold makes a line break a space, and n more of them n line breaks.
 func fold(text string) string {
-	return lineBreaks.ReplaceAllStringFunc(text, func(breaks string) string {
+	return lineBreaks().ReplaceAllStringFunc(text, func(breaks string) string {
 		return cmp.Or(breaks[1:], " ")
 	})
 }
@@ -324,7 +323,7 @@ type skill struct {
 	scope             string // see place
 }
 
-var skillName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+var skillName = lazyRegexp(`^[A-Za-z0-9._-]{1,64}$`)
 
 // loadSkills finds the skills of the project, then with user those of the user,
 // then those of extra: directories or SKILL.md files, relative to cwd. cwd and
@@ -371,7 +370,7 @@ func loadSkill(file place) (skill, error) {
 		return s, err
 	case s.description == "":
 		return s, fmt.Errorf("%s: its front matter must have a description", s.path)
-	case !skillName.MatchString(s.name):
+	case !skillName().MatchString(s.name):
 		return s, fmt.Errorf("%s: the name %q must be 1 to 64 of A-Z a-z 0-9 . _ -", s.path, s.name)
 	}
 	return s, nil
@@ -517,29 +516,29 @@ func expand(text string, skills []skill, templates []promptTemplate) (out string
 }
 
 var (
-	quotedPart = regexp.MustCompile(`"[^"]*"|'[^']*'`)
-	argument   = regexp.MustCompile(`(?:` + quotedPart.String() + `|\S)+`)
+	quotedPart = lazyRegexp(`"[^"]*"|'[^']*'`)
+	argument   = lazyRegexp(`(?:"[^"]*"|'[^']*'|\S)+`)
 )
 
 // splitArgs splits like a shell: quotes group, there are no escapes. A quote
 // without a partner is a character like any other, as in "don't".
 func splitArgs(s string) []string {
-	args := argument.FindAllString(s, -1)
+	args := argument().FindAllString(s, -1)
 	for i, arg := range args {
-		args[i] = quotedPart.ReplaceAllStringFunc(arg, func(q string) string { return q[1 : len(q)-1] })
+		args[i] = quotedPart().ReplaceAllStringFunc(arg, func(q string) string { return q[1 : len(q)-1] })
 	}
 	return args
 }
 
 // placeholder: $1 $@ $ARGUMENTS, ${@:N} ${@:N:L}, ${1:-default} ${@:-default}.
-var placeholder = regexp.MustCompile(
+var placeholder = lazyRegexp(
 	`\$([1-9]\d*|@|ARGUMENTS)|\$\{@:(\d+)(?::(\d+))?\}|\$\{([1-9]\d*|@):-([^}]*)\}`)
 
 // substitute puts arguments into a template, in one pass: values are not
 // expanded again. A missing argument is empty.
 func substitute(body string, args []string) string {
-	return placeholder.ReplaceAllStringFunc(body, func(match string) string {
-		m := placeholder.FindStringSubmatch(match)
+	return placeholder().ReplaceAllStringFunc(body, func(match string) string {
+		m := placeholder().FindStringSubmatch(match)
 		first, length := m[1]+m[4], "1" // one of the two is ""
 		switch {
 		case m[2] != "":

@@ -1,0 +1,316 @@
+// bench measures zot against plain programs in one run and prints a table.
+//
+//	go run ./testdata/bench
+//
+// Machines differ and are noisy, so what counts are the ratios. Everything is
+// built first; servers listen on loopback only.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+func main() {
+	dir, err := os.MkdirTemp("", "zot-bench-")
+	check(err)
+	defer os.RemoveAll(dir)
+	for name, pkg := range map[string]string{"zot": ".", "answer": "./testdata/bench/answer", "loop": "./testdata/bench/loop"} {
+		out, err := exec.Command("go", "build", "-o", filepath.Join(dir, name), pkg).CombinedOutput()
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "%s", out)
+			check(err)
+		}
+	}
+	os.Setenv("ZOT_HOME", filepath.Join(dir, "home"))
+	b := &bench{dir: dir}
+	b.listen()
+	fmt.Println("| what | zot | baseline | ratio |")
+	fmt.Println("|---|---|---|---|")
+	b.start()
+	b.stream()
+	b.firstDelta()
+	b.history()
+	b.output()
+}
+
+type bench struct {
+	dir      string
+	url      string
+	body     atomic.Pointer[[]byte]   // what the server answers
+	received atomic.Pointer[received] // the last request
+}
+
+type received struct {
+	size int
+	at   time.Time
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func row(what, zot, baseline, ratio string) {
+	fmt.Printf("| %s | %s | %s | %s |\n", what, zot, baseline, ratio)
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }
+
+func ratio(a, b time.Duration) string { return fmt.Sprintf("%.2f", float64(a)/float64(b)) }
+
+func median(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/2]
+}
+
+// listen starts the server that plays the provider.
+func (b *bench) listen() {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(err)
+	b.url = "http://" + l.Addr().String()
+	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		b.received.Store(&received{int(n), time.Now()})
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Write(*b.body.Load())
+	}))
+}
+
+func (b *bench) answer(deltas int, text string) {
+	var s bytes.Buffer
+	s.WriteString("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"role\":\"assistant\",\"content\":[],\"usage\":{\"input_tokens\":10,\"output_tokens\":1}}}\n\n" +
+		"event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n")
+	for range deltas {
+		s.WriteString("event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"" + text + "\"}}\n\n")
+	}
+	s.WriteString("event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n" +
+		"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":5}}\n\n" +
+		"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n")
+	body := s.Bytes()
+	b.body.Store(&body)
+}
+
+// child is a program with its pipes.
+type child struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func (b *bench) run(name string, args ...string) *child {
+	c := &child{cmd: exec.Command(filepath.Join(b.dir, name), args...)}
+	var err error
+	c.in, err = c.cmd.StdinPipe()
+	check(err)
+	out, err := c.cmd.StdoutPipe()
+	check(err)
+	c.out = bufio.NewReaderSize(out, 1<<20)
+	c.cmd.Stderr = os.Stderr
+	check(c.cmd.Start())
+	return c
+}
+
+func (b *bench) zot(args ...string) *child {
+	return b.run("zot", append([]string{"rpc", "--provider", "anthropic", "--model", "claude-sonnet-4-5", "--api-key", "x", "--base-url", b.url,
+		"--cwd", b.dir, "--no-auto-compact"}, args...)...)
+}
+
+func (c *child) send(line string) {
+	_, err := io.WriteString(c.in, line+"\n")
+	check(err)
+}
+
+// until reads lines up to one with the prefix and returns their bytes.
+func (c *child) until(prefix string) (n int) {
+	for {
+		line, err := c.out.ReadSlice('\n')
+		n += len(line)
+		if bytes.HasPrefix(line, []byte(prefix)) {
+			for err == bufio.ErrBufferFull {
+				line, err = c.out.ReadSlice('\n')
+				n += len(line)
+			}
+			return n
+		}
+		if err != nil && err != bufio.ErrBufferFull {
+			check(err)
+		}
+	}
+}
+
+func (c *child) end() {
+	c.in.Close()
+	c.cmd.Wait()
+}
+
+// memory reads a field of /proc/PID/status in KiB; 0 where there is none.
+func (c *child) memory(field string) int {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); f[0] == field+":" {
+			kb, _ := strconv.Atoi(f[1])
+			return kb
+		}
+	}
+	return 0
+}
+
+func mib(kib int) string { return fmt.Sprintf("%.1f MiB", float64(kib)/1024) }
+
+const ping = `{"type":"ping"}`
+const pong = `{"type":"response","command":"ping"`
+
+func (b *bench) start() {
+	var zot, plain []time.Duration
+	resident, plainResident := 0, 0
+	for range 41 {
+		t := time.Now()
+		c := b.run("zot", "rpc", "--provider", "anthropic", "--cwd", b.dir)
+		c.send(ping)
+		c.until(pong)
+		zot = append(zot, time.Since(t))
+		resident = c.memory("VmRSS")
+		c.end()
+		t = time.Now()
+		c = b.run("answer")
+		c.send(ping)
+		c.until(pong)
+		plain = append(plain, time.Since(t))
+		plainResident = c.memory("VmRSS")
+		c.end()
+	}
+	z, p := median(zot), median(plain)
+	row("start to `ping` answered; baseline: a program that only answers", ms(z), ms(p), ratio(z, p))
+	row("resident memory when idle", mib(resident), mib(plainResident), fmt.Sprintf("%.2f", float64(resident)/float64(plainResident)))
+}
+
+func (b *bench) stream() {
+	const deltas = 200_000
+	b.answer(deltas, " word")
+	var zot, plain, zotCPU, plainCPU []time.Duration
+	growth := 0
+	for range 5 {
+		c := b.zot("--no-tools")
+		c.send(ping)
+		c.until(pong)
+		before := c.memory("VmRSS")
+		t := time.Now()
+		c.send(`{"type":"prompt","message":"go"}`)
+		c.until(`{"type":"done"`)
+		zot = append(zot, time.Since(t))
+		growth = max(growth, c.memory("VmHWM")-before)
+		c.end()
+		zotCPU = append(zotCPU, c.cmd.ProcessState.UserTime()+c.cmd.ProcessState.SystemTime())
+		c = b.run("loop", b.url)
+		t = time.Now()
+		c.send("go")
+		c.until(`{"type":"done"`)
+		plain = append(plain, time.Since(t))
+		c.end()
+		plainCPU = append(plainCPU, c.cmd.ProcessState.UserTime()+c.cmd.ProcessState.SystemTime())
+	}
+	z, p := median(zot), median(plain)
+	rate := func(d time.Duration) string { return fmt.Sprintf("%.0f deltas/s", deltas/d.Seconds()) }
+	row("200,000 text deltas to the reader; baseline: Scanner and encoding/json", rate(z), rate(p), fmt.Sprintf("%.1f times", float64(p)/float64(z)))
+	z, p = median(zotCPU), median(plainCPU)
+	row("CPU time for them", ms(z), ms(p), ratio(z, p))
+	row("memory growth meanwhile (peak)", mib(growth), "", "")
+}
+
+func (b *bench) firstDelta() {
+	b.answer(1, "hi")
+	var zot, plain []time.Duration
+	c := b.zot("--no-tools")
+	defer c.end()
+	for range 101 {
+		t := time.Now()
+		c.send(`{"type":"prompt","message":"go"}`)
+		c.until(`{"type":"text_delta"`)
+		zot = append(zot, time.Since(t))
+		c.until(`{"type":"done"`)
+		t = time.Now()
+		resp, err := http.Post(b.url, "application/json", strings.NewReader("{}"))
+		check(err)
+		lines := bufio.NewReader(resp.Body)
+		for {
+			line, err := lines.ReadString('\n')
+			check(err)
+			if strings.Contains(line, "text_delta") {
+				break
+			}
+		}
+		plain = append(plain, time.Since(t))
+		io.Copy(io.Discard, lines)
+		resp.Body.Close()
+	}
+	z, p := median(zot), median(plain)
+	row("prompt to first `text_delta`; baseline: a plain HTTP client", ms(z), ms(p), "+"+ms(z-p))
+}
+
+func (b *bench) history() {
+	b.answer(1, strings.Repeat("some words of an answer ", 40))
+	c := b.zot()
+	defer c.end()
+	prompt := `{"type":"prompt","message":"` + strings.Repeat("some words of a question ", 40) + `"}`
+	for range 1000 {
+		c.send(prompt)
+		c.until(`{"type":"done"`)
+	}
+	var zot, plain, list []time.Duration
+	size := 0
+	for range 21 {
+		t := time.Now()
+		c.send(prompt)
+		c.until(`{"type":"assistant_start"`)
+		r := b.received.Load()
+		zot, size = append(zot, r.at.Sub(t)), r.size
+		c.until(`{"type":"done"`)
+
+		body := make([]byte, size)
+		t = time.Now()
+		resp, err := http.Post(b.url, "application/json", bytes.NewReader(body))
+		check(err)
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		plain = append(plain, b.received.Load().at.Sub(t))
+
+		t = time.Now()
+		c.send(`{"type":"get_messages"}`)
+		c.until(`{"type":"response","command":"get_messages"`)
+		list = append(list, time.Since(t))
+	}
+	z, p := median(zot), median(plain)
+	row(fmt.Sprintf("a turn on 2,000 messages (%.1f MB request) until it is sent; baseline: posting as many bytes", float64(size)/1e6), ms(z), ms(p), ratio(z, p))
+	row("`get_messages` on 2,000 messages, to its last byte", ms(median(list)), "", "")
+}
+
+func (b *bench) output() {
+	script := filepath.Join(b.dir, "yes.script")
+	check(os.WriteFile(script, []byte("turn\ncall bash {\"command\":\"yes | head -c 2G\"}\nturn\n"), 0o666))
+	c := b.run("zot", "rpc", "--provider", "script", "--model", script, "--cwd", b.dir)
+	defer c.end()
+	t := time.Now()
+	c.send(`{"type":"prompt","message":"go"}`)
+	c.until(`{"type":"done"`)
+	z := time.Since(t)
+	t = time.Now()
+	plain := exec.Command("bash", "-c", "yes | head -c 2G | cat >/dev/null")
+	check(plain.Run())
+	p := time.Since(t)
+	row("`yes \\| head -c 2G` through the bash tool; baseline: through `cat`", fmt.Sprintf("%.2f s, %s resident at most", z.Seconds(), mib(c.memory("VmHWM"))), fmt.Sprintf("%.2f s", p.Seconds()), ratio(z, p))
+}
