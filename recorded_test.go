@@ -204,7 +204,6 @@ func decodeStream(t *testing.T, w wireFormat, r *request, body io.Reader) (*Mess
 			if d.index != len(blocks)-1 {
 				t.Errorf("block %d starts as number %d", len(blocks)-1, d.index)
 			}
-			blocks[len(blocks)-1].text.WriteString(d.block.Text)
 			return
 		}
 		b := blocks[d.index]
