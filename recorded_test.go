@@ -220,7 +220,8 @@ func decodeStream(t *testing.T, w wireFormat, r *request, body io.Reader) (*Mess
 	if err != nil && !errors.As(err, &pe) {
 		err = networkError(err)
 	}
-	if len(blocks) != len(a.msg.Content) {
+	// An answer that the server began anew leaves its first blocks behind.
+	if blocks = blocks[max(0, len(blocks)-len(a.msg.Content)):]; len(blocks) < len(a.msg.Content) {
 		t.Fatalf("%d blocks were announced, the message has %d", len(blocks), len(a.msg.Content))
 	}
 	for i, b := range a.msg.Content {
