@@ -250,8 +250,6 @@ func encodeAnthropicContent(m *Model, blocks []Block) (dst []byte) {
 // and thinking that nothing follows are left out: the vendor refuses them.
 func encodeAnthropicAnswer(m *Model, msg *Message) (dst []byte) {
 	own := msg.Provider == m.Provider && msg.Model == m.ID
-	// In a broken answer the use of a server tool may have lost its result.
-	whole := msg.Stop != "error" && msg.Stop != "aborted"
 	blocks := slices.DeleteFunc(slices.Clone(msg.Content), func(b Block) bool {
 		switch b.Type {
 		case "text":
@@ -259,7 +257,7 @@ func encodeAnthropicAnswer(m *Model, msg *Message) (dst []byte) {
 		case "thinking":
 			return !own || b.Signature == "" && (!m.NoSignature || blank(b.Text))
 		case "opaque":
-			return !own || b.Signature == "" || !whole
+			return !own || b.Signature == ""
 		}
 		return false
 	})
@@ -357,9 +355,9 @@ func (p *anthropicParser) event(name string, data []byte) (meaningful bool, err 
 		return true, nil
 	}
 	o, err := parseObject(data)
-	typ := cmp.Or(field(o, "type"), name)
+	typ := cmp.Or(eventText(o, "type"), name)
 	switch {
-	case name == "error" || typ == "error" || field(o, "type") == "" && o.has("error"):
+	case name == "error" || typ == "error" || eventText(o, "type") == "" && o.has("error"):
 		return false, anthropicError(o, data)
 	case err != nil && (len(data) == 0 || string(data) == "[DONE]"): // of imitations
 		return false, nil
@@ -370,7 +368,7 @@ func (p *anthropicParser) event(name string, data []byte) (meaningful bool, err 
 	case "ping":
 		return false, nil
 	case "message_start":
-		p.message(nested(o, "message"))
+		p.message(eventObject(o, "message"))
 	case "message": // not streamed
 		p.message(o)
 		p.complete = true
@@ -378,14 +376,14 @@ func (p *anthropicParser) event(name string, data []byte) (meaningful bool, err 
 	case "json":
 		return false, &providerError{message: "the server answered with JSON that is not a message"}
 	case "content_block_start":
-		p.startBlock(number(o, "index"), o["content_block"])
+		p.startBlock(eventInt(o, "index"), o["content_block"])
 	case "content_block_delta":
-		p.delta(number(o, "index"), nested(o, "delta"))
+		p.delta(eventInt(o, "index"), eventObject(o, "delta"))
 	case "content_block_stop":
-		p.stopBlock(number(o, "index"))
+		p.stopBlock(eventInt(o, "index"))
 	case "message_delta":
-		p.stopReason(nested(o, "delta"))
-		p.usage(nested(o, "usage"))
+		p.stopReason(eventObject(o, "delta"))
+		p.usage(eventObject(o, "usage"))
 	case "message_stop":
 		p.complete = true
 		return true, io.EOF
@@ -496,7 +494,7 @@ func (p *anthropicParser) message(o object) {
 		}
 	}
 	p.stopReason(o)
-	p.usage(nested(o, "usage"))
+	p.usage(eventObject(o, "usage"))
 }
 
 // find returns an open block by its index in the stream, or nil.
@@ -511,25 +509,25 @@ func (p *anthropicParser) find(index int) *anthropicBlock {
 
 func (p *anthropicParser) startBlock(index int, raw json.RawMessage) {
 	o, err := parseObject(raw)
-	if err != nil || field(o, "type") == "" {
+	if err != nil || eventText(o, "type") == "" {
 		return
 	}
 	p.stopBlock(index)
 	b := anthropicBlock{index: index}
 	var text string
-	switch field(o, "type") {
+	switch eventText(o, "type") {
 	case "text":
 		b.at = p.a.start(Block{Type: "text"})
-		text = field(o, "text")
+		text = eventText(o, "text")
 	case "thinking":
-		b.at = p.a.start(Block{Type: "thinking", Signature: field(o, "signature")})
-		text = field(o, "thinking")
+		b.at = p.a.start(Block{Type: "thinking", Signature: eventText(o, "signature")})
+		text = eventText(o, "thinking")
 	case "redacted_thinking":
-		b.at = p.a.start(Block{Type: "thinking", Redacted: true, Signature: field(o, "data")})
+		b.at = p.a.start(Block{Type: "thinking", Redacted: true, Signature: eventText(o, "data")})
 	case "tool_use":
 		b.input = o["input"]
-		id := cmp.Or(field(o, "id"), fmt.Sprintf("call_%d_%d", p.a.msg.Time.UnixMilli(), len(p.a.msg.Content)))
-		b.at = p.a.start(Block{Type: "tool_call", ID: id, Name: field(o, "name")})
+		id := cmp.Or(eventText(o, "id"), fmt.Sprintf("call_%d_%d", p.a.msg.Time.UnixMilli(), len(p.a.msg.Content)))
+		b.at = p.a.start(Block{Type: "tool_call", ID: id, Name: eventText(o, "name")})
 	default:
 		b.fields = o
 		b.at = p.a.start(Block{Type: "opaque"})
@@ -543,18 +541,18 @@ func (p *anthropicParser) delta(index int, o object) {
 	if b == nil {
 		return
 	}
-	typ := field(o, "type")
+	typ := eventText(o, "type")
 	switch block := &p.a.msg.Content[b.at]; block.Type + " " + typ {
 	case "text text_delta":
-		p.a.add(b.at, []byte(field(o, "text")))
+		p.a.add(b.at, []byte(eventText(o, "text")))
 	case "thinking thinking_delta":
-		p.a.add(b.at, []byte(field(o, "thinking")))
+		p.a.add(b.at, []byte(eventText(o, "thinking")))
 	case "thinking signature_delta":
-		block.Signature += field(o, "signature")
+		block.Signature += eventText(o, "signature")
 	case "tool_call input_json_delta":
-		p.a.add(b.at, []byte(field(o, "partial_json")))
+		p.a.add(b.at, []byte(eventText(o, "partial_json")))
 	case "opaque input_json_delta":
-		b.input = append(b.input, field(o, "partial_json")...)
+		b.input = append(b.input, eventText(o, "partial_json")...)
 	default:
 		if block.Type == "opaque" {
 			b.merge(o)
@@ -570,7 +568,7 @@ func (b *anthropicBlock) merge(delta object) {
 			continue
 		}
 		if more, err := delta.str(key); err == nil {
-			value = appendString(nil, field(b.fields, key)+more)
+			value = appendString(nil, eventText(b.fields, key)+more)
 		}
 		b.fields[key] = value
 	}
@@ -602,10 +600,10 @@ func (p *anthropicParser) stopBlock(index int) {
 // stopReason reads stop_reason and stop_details where they are given.
 func (p *anthropicParser) stopReason(o object) {
 	if o.has("stop_reason") {
-		p.stop = field(o, "stop_reason")
+		p.stop = eventText(o, "stop_reason")
 	}
-	if details := nested(o, "stop_details"); details != nil {
-		p.refusal = cmp.Or(field(details, "explanation"), field(details, "category"))
+	if details := eventObject(o, "stop_details"); details != nil {
+		p.refusal = cmp.Or(eventText(details, "explanation"), eventText(details, "category"))
 	}
 }
 
@@ -627,11 +625,11 @@ func (p *anthropicParser) usage(o object) {
 		"cache_creation_input_tokens": &u.CacheWrite,
 	} {
 		if o.has(key) {
-			*count = number(o, key)
+			*count = eventInt(o, key)
 		}
 	}
-	if details := nested(o, "output_tokens_details"); details.has("thinking_tokens") {
-		n := number(details, "thinking_tokens")
+	if details := eventObject(o, "output_tokens_details"); details.has("thinking_tokens") {
+		n := eventInt(details, "thinking_tokens")
 		u.Reasoning = &n
 	}
 }
@@ -673,25 +671,25 @@ func anthropicError(o object, data []byte) *providerError {
 		message = strings.TrimSpace(string(data[:min(len(data), 500)]))
 	}
 	pe := classify(0, kind, message)
-	if id := field(o, "request_id"); id != "" {
+	if id := eventText(o, "request_id"); id != "" {
 		pe.message += " (request " + id + ")"
 	}
 	return pe
 }
 
-// field, nested and number read values of events, of which nothing is sure:
-// what is missing or of another type is "", nil or 0.
-func field(o object, key string) string {
+// eventText, eventObject and eventInt read values of events, in which nothing
+// is sure: what is missing or of another type is "", nil or 0.
+func eventText(o object, key string) string {
 	s, _ := o.str(key)
 	return s
 }
 
-func nested(o object, key string) object {
+func eventObject(o object, key string) object {
 	n, _ := parseObject(o[key])
 	return n
 }
 
-func number(o object, key string) int {
+func eventInt(o object, key string) int {
 	n, err := strconv.ParseFloat(string(o[key]), 64)
 	if err != nil || n < 0 || n > 1<<40 {
 		return 0

@@ -235,10 +235,8 @@ func decodeStream(t *testing.T, w wireFormat, r *request, body io.Reader) (*Mess
 	return a.msg, err
 }
 
-// sameMessage reports whether two decodings of a stream agree in everything
-// but the time.
+// sameMessage reports whether two decodings of a stream agree.
 func sameMessage(a, b *Message) bool {
-	x, y := *a, *b
-	x.Time, y.Time = time.Time{}, time.Time{}
-	return reflect.DeepEqual(x, y)
+	return a.Stop == b.Stop && a.RawStop == b.RawStop &&
+		reflect.DeepEqual(a.Usage, b.Usage) && reflect.DeepEqual(a.Content, b.Content)
 }
