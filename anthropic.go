@@ -635,6 +635,9 @@ func (p *anthropicParser) usage(o object) {
 }
 
 func (p *anthropicParser) end() error {
+	for p.complete && len(p.open) > 0 { // an imitation left content_block_stop out
+		p.stopBlock(p.open[0].index)
+	}
 	p.a.finish()
 	msg := p.a.msg
 	msg.Content = msg.Content[p.stale:]

@@ -207,6 +207,12 @@ func TestAnthropicBadEvents(t *testing.T) {
 			t.Errorf("%s: %v, %+v", ignored, err, msg)
 		}
 	}
+	// A block without its stop is whole when the message is.
+	open := "data: {\"type\":\"content_block_start\",\"index\":3,\"content_block\":{\"type\":\"tool_use\",\"name\":\"rm\",\"input\":{\"path\":\"a\"}}}\n\n"
+	msg, err := decodeStream(t, anthropicWire{}, r, strings.NewReader(good+open+end))
+	if err != nil || msg.Stop != "tool_use" || string(msg.Content[1].Args) != `{"path":"a"}` || msg.Content[1].ID == "" {
+		t.Errorf("%v, %+v", err, msg)
+	}
 	for _, c := range []struct{ body, want string }{
 		{good + "data: {\"type\":\"content_bl", "an event that is not JSON"},
 		{good + "data: null\n\n", "an event that is not a JSON object but null"},
