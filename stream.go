@@ -248,6 +248,7 @@ type sseReader struct {
 	skipLF     bool
 	eof        error
 	joined     []byte // data of an event with several data lines
+	name       string // of the last event that had one
 	begun      bool   // the first line was seen
 }
 
@@ -282,7 +283,10 @@ func (s *sseReader) next() (name string, data []byte, err error) {
 		value = bytes.TrimPrefix(value, []byte(" "))
 		switch string(field) {
 		case "event":
-			name = string(value)
+			if s.name != string(value) {
+				s.name = string(value) // most events have the name of the one before
+			}
+			name = s.name
 			continue
 		case "error":
 			name = "error"
