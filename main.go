@@ -372,7 +372,7 @@ func (s *setup) chooseModel() error {
 	m, err := s.provider.model(id)
 	if err != nil {
 		for _, p := range all {
-			if slices.ContainsFunc(p.Models, func(m *Model) bool { return m.ID == id }) {
+			if slices.ContainsFunc(p.models(), func(m *Model) bool { return m.ID == id }) {
 				return fmt.Errorf("model %s belongs to provider %s: add --provider %s", id, p.Name, p.Name)
 			}
 		}
@@ -485,7 +485,7 @@ func listModels(w io.Writer, all catalog) {
 	out := bufio.NewWriter(w)
 	defer out.Flush()
 	for _, p := range all {
-		for _, m := range p.Models {
+		for _, m := range p.models() {
 			var levels []string
 			for _, l := range reasoningLevels {
 				if _, ok := m.Levels[l]; ok {

@@ -93,13 +93,26 @@ type providerInfo struct {
 	EnvKeys            []string // variables that may hold the key
 	Default            string   // default model id
 	AnyModel           bool     // ids outside the catalog are accepted
-	Models             []*Model
-	thinking           string // Thinking of models outside the catalog
+	thinking           string   // Thinking of models outside the catalog
+	table              string   // lines of models.txt that were not read yet
+	list               []*Model // see models
+}
+
+// models lists the provider's models. The table of a provider is only read when
+// it is asked for: most processes need one.
+func (p *providerInfo) models() []*Model {
+	for line := range strings.Lines(p.table) {
+		if f := strings.Fields(line); len(f) > 0 {
+			p.list = append(p.list, parseModel(p, f))
+		}
+	}
+	p.table = ""
+	return p.list
 }
 
 // model finds a model by id. The error lists what exists.
 func (p *providerInfo) model(id string) (*Model, error) {
-	for _, m := range p.Models {
+	for _, m := range p.models() {
 		if m.ID == id {
 			return m, nil
 		}
@@ -108,7 +121,7 @@ func (p *providerInfo) model(id string) (*Model, error) {
 		return &Model{Provider: p.Name, ID: id, Name: id, API: p.API, BaseURL: p.BaseURL, Vision: true, Thinking: p.thinking}, nil
 	}
 	var ids []string
-	for _, m := range p.Models {
+	for _, m := range p.models() {
 		ids = append(ids, m.ID)
 	}
 	if id == "" {
@@ -137,25 +150,19 @@ var modelsTable string
 // loadCatalog reads the built-in table and the user's $ZOT_HOME/models.json.
 func loadCatalog(home string) (catalog, error) {
 	var c catalog
-	var p *providerInfo
-	for line := range strings.Lines(modelsTable) {
-		f := strings.Fields(line)
-		switch {
-		case len(f) == 0 || f[0] == "#":
-		case f[0][0] == '[':
-			p = parseProvider(c, f)
-			c = append(c, p)
-		default:
-			p.Models = append(p.Models, parseModel(p, f))
-		}
+	_, sections, _ := strings.Cut(modelsTable, "\n[")
+	for section := range strings.SplitSeq(sections, "\n[") {
+		head, table, _ := strings.Cut(section, "\n")
+		c = append(c, parseProvider(c, strings.Fields(head), table))
 	}
 	c = append(c, scriptCatalog())
 	return c.merge(filepath.Join(home, "models.json"))
 }
 
-// parseProvider reads a [name] key=value... line of models.txt.
-func parseProvider(c catalog, f []string) *providerInfo {
-	p := &providerInfo{Name: strings.Trim(f[0], "[]")}
+// parseProvider reads a [name] key=value... line of models.txt, its bracket
+// gone.
+func parseProvider(c catalog, f []string, table string) *providerInfo {
+	p := &providerInfo{Name: strings.TrimSuffix(f[0], "]"), table: table}
 	for _, kv := range f[1:] {
 		k, v, _ := strings.Cut(kv, "=")
 		switch k {
@@ -163,12 +170,7 @@ func parseProvider(c catalog, f []string) *providerInfo {
 			other, _ := c.provider(v)
 			name := p.Name
 			*p = *other
-			p.Name, p.Models = name, nil
-			for _, m := range other.Models {
-				same := *m
-				same.Provider = name
-				p.Models = append(p.Models, &same)
-			}
+			p.Name = name
 		case "api":
 			p.API = v
 		case "base":
@@ -279,19 +281,19 @@ func (c catalog) merge(path string) (catalog, error) {
 		if u.APIKeyEnv != "" {
 			p.EnvKeys = []string{u.APIKeyEnv}
 		}
-		for _, m := range p.Models {
+		for _, m := range p.models() {
 			m.API, m.BaseURL = p.API, p.BaseURL
 		}
 		for i, um := range u.Models {
 			if um.ID == "" {
 				return nil, fmt.Errorf("%s: provider %q: models[%d] has no \"id\"", path, name, i)
 			}
-			at := slices.IndexFunc(p.Models, func(m *Model) bool { return m.ID == um.ID })
+			at := slices.IndexFunc(p.list, func(m *Model) bool { return m.ID == um.ID })
 			if at < 0 {
-				at = len(p.Models)
-				p.Models = append(p.Models, &Model{Provider: name, ID: um.ID, Name: um.ID, API: p.API, Thinking: p.thinking})
+				at = len(p.list)
+				p.list = append(p.list, &Model{Provider: name, ID: um.ID, Name: um.ID, API: p.API, Thinking: p.thinking})
 			}
-			m := p.Models[at]
+			m := p.list[at]
 			m.Name = cmp.Or(um.Name, m.Name)
 			m.BaseURL = cmp.Or(um.BaseURL, p.BaseURL)
 			m.ContextWindow = cmp.Or(um.ContextWindow, m.ContextWindow)

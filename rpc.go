@@ -660,7 +660,7 @@ func messageList(messages []*Message) json.RawMessage {
 
 func (s *zotServer) models() []map[string]any {
 	list := []map[string]any{}
-	for _, m := range s.setup.provider.Models {
+	for _, m := range s.setup.provider.models() {
 		list = append(list, map[string]any{"id": m.ID, "provider": m.Provider, "context_window": m.ContextWindow,
 			"max_output": m.MaxOutput, "reasoning": len(m.Levels) > 0})
 	}

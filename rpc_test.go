@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"image"
+	"image/png"
 	"io"
 	"net/http"
 	"os"
@@ -563,4 +565,13 @@ func TestPrintModes(t *testing.T) {
 	if out, _, code := run(nil, "--list-models"); code != 0 || !strings.Contains(out, "claude-sonnet-5") || !strings.Contains(out, "openrouter   any model id") {
 		t.Errorf("--list-models: %d %.300q", code, out)
 	}
+}
+
+func testPNG(t testing.TB, width, height int) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := png.Encode(&b, image.NewGray(image.Rect(0, 0, width, height))); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }

@@ -35,7 +35,7 @@ import (
 
 func scriptCatalog() *providerInfo {
 	return &providerInfo{Name: "script", API: "script", Default: "demo", AnyModel: true,
-		Models: []*Model{{Provider: "script", ID: "demo", Name: "demo", API: "script", ContextWindow: 200_000, MaxOutput: 8192, Vision: true,
+		list: []*Model{{Provider: "script", ID: "demo", Name: "demo", API: "script", ContextWindow: 200_000, MaxOutput: 8192, Vision: true,
 			Levels: map[string]string{"off": "off", "minimal": "minimal", "low": "low", "medium": "medium", "high": "high"}}}}
 }
 
