@@ -469,12 +469,14 @@ func (a *Agent) callModel(j *job) (*Message, error) {
 		return &Message{Role: "assistant", Time: time.Now()}, err
 	}
 	started := false
+	e := &Event{Type: "delta"} // one for all deltas: there are many
 	on := func(d delta) {
 		if !started {
 			a.emit(j, &Event{Type: "assistant_start"})
 			started = true
 		}
-		a.emit(j, &Event{Type: "delta", Delta: d})
+		e.Delta = d
+		a.emit(j, e)
 	}
 	retries, compactions, dropImages := 0, 0, false
 	for {

@@ -31,7 +31,7 @@ const (
 	maxLine = 64 << 20 // bytes of one input line
 	// backlog is how many bytes may wait for the reader before streaming waits
 	// for it. Responses and events that end something are never held back.
-	backlog = 1 << 20
+	backlog = 256 << 10
 	// maxBacklog is where reading commands waits too: a client that asks on and
 	// on without reading the answers.
 	maxBacklog = 256 << 20
@@ -398,12 +398,20 @@ func appendUsage(dst []byte, u *Usage) []byte {
 		u.Input, u.Output, reasoning, u.CacheRead, u.CacheWrite, strconv.FormatFloat(u.Cost.Total, 'f', -1, 64))
 }
 
+// maxKeptFrame is the size from which a message is rather encoded again than
+// kept twice.
+const maxKeptFrame = 64 << 10
+
 // zotFrame is a message in the shape of the document, encoded once.
 func (m *Message) zotFrame() []byte {
 	if f := m.frame.Load(); f != nil {
 		return *f
 	}
-	dst := appendString([]byte(`{"role":`), m.Role)
+	size := 200
+	for i := range m.Content {
+		size += len(m.Content[i].Text) + len(m.Content[i].Args) + 100
+	}
+	dst := appendString(append(make([]byte, 0, size), `{"role":`...), m.Role)
 	dst = append(dst, `,"content":`...)
 	if m.Role == "tool" {
 		dst = appendString(append(dst, `[{"type":"tool_result","call_id":`...), m.CallID)
@@ -415,7 +423,9 @@ func (m *Message) zotFrame() []byte {
 	}
 	dst = append(dst, `,"time":"`...)
 	dst = append(m.Time.UTC().AppendFormat(dst, time.RFC3339), `"}`...)
-	m.frame.Store(&dst)
+	if len(dst) < maxKeptFrame {
+		m.frame.Store(&dst)
+	}
 	return dst
 }
 
