@@ -554,6 +554,9 @@ func TestChatCalls(t *testing.T) {
 		{"a JSON body without a message", answer{body: `{"choices":[]}`}, "", "closed the connection", true},
 		{"401", answer{status: 401, header: map[string]string{"x-request-id": "r1"}, body: `{"error":{"message":"bad key","type":"auth","code":"invalid_api_key"}}`}, "",
 			"401 Unauthorized: auth: bad key (request r1)", false},
+		{"an error of the vendor behind OpenRouter", answer{status: 400, body: `{"error":{"message":"Provider returned error","code":400,` +
+			`"metadata":{"raw":"{\"message\":\"maximum context length is 8192\"}","provider_name":"x"}}}`}, "",
+			"400 Bad Request: Provider returned error: maximum context length is 8192", false},
 		{"503", answer{status: 503, body: "try later"}, "", "503 Service Unavailable: try later", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -564,8 +567,8 @@ func TestChatCalls(t *testing.T) {
 			if (err != nil) != (test.err != "") || err != nil && (!strings.Contains(err.Error(), test.err) || pe.retry != test.retry) {
 				t.Errorf("error %+v, want %q, retry %t", pe, test.err, test.retry)
 			}
-			if err != nil && strings.Contains(err.Error(), "sk-secret") {
-				t.Error("the error shows the key")
+			if err != nil && (strings.Contains(err.Error(), "sk-secret") || pe.overflow != strings.Contains(test.err, "context length")) {
+				t.Errorf("error %+v", pe)
 			}
 			if got := messageText(msg, "text"); got != test.text {
 				t.Errorf("text %q", got)
