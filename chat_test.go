@@ -504,6 +504,29 @@ func TestChatUsageOfXAI(t *testing.T) {
 	}
 }
 
+// An answer is complete when it had a finish reason or [DONE].
+func TestChatComplete(t *testing.T) {
+	for what, body := range map[string]string{
+		"text hi":                  `"content":"hi"`,
+		`call_1 read {"path":"a"}`: `"tool_calls":[{"index":0,"id":"call_1","function":{"name":"read","arguments":"{\"path\":\"a\"}"}}]`,
+		`call_1 read !{"path`:      `"tool_calls":[{"index":0,"id":"call_1","function":{"name":"read","arguments":"{\"path"}}]`,
+	} {
+		for _, finish := range []string{`,"finish_reason":"stop"`, `,"finish_reason":null`, `,"finish_reason":""`, ``} {
+			for _, done := range []string{"", "data: [DONE]"} {
+				stream := fmt.Sprintf("data: {\"choices\":[{\"delta\":{%s}}]}\n\ndata: {\"choices\":[{\"delta\":{}%s}]}\n\n%s", body, finish, done)
+				want := ""
+				if strings.Contains(finish, "stop") || done != "" {
+					want = map[bool]string{true: "end_turn", false: "tool_use"}[what == "text hi"]
+				}
+				msg, err := decodeStream(t, chatWire{}, chatRequest(&Model{}), strings.NewReader(stream))
+				if chatContent(msg) != what || msg.Stop != want || (err == nil) != (want != "") {
+					t.Errorf("%q: %s, stop %q, %v", stream, chatContent(msg), msg.Stop, err)
+				}
+			}
+		}
+	}
+}
+
 // Only what moves the answer on keeps the server's time limit away.
 func TestChatMeaningful(t *testing.T) {
 	for event, want := range map[string]bool{
