@@ -275,7 +275,7 @@ func encodeAnthropicAnswer(m *Model, msg *Message) (dst []byte) {
 			dst = append(dst, '}')
 		case "tool_call":
 			dst = appendString(append(dst, `{"type":"tool_use","id":`...), anthropicID(b.ID, m, msg))
-			dst = appendString(append(dst, `,"name":`...), anthropicName(b.Name))
+			dst = appendString(append(dst, `,"name":`...), wireToolName(b.Name))
 			dst = append(append(dst, `,"input":`...), b.Args...)
 			dst = append(dst, '}')
 		case "thinking":
@@ -315,8 +315,8 @@ func anthropicID(id string, m *Model, asked *Message) string {
 	return fmt.Sprintf("call_%x", sum[:16])
 }
 
-// anthropicName is a tool's name as the vendor takes it. Models make names up.
-func anthropicName(name string) string {
+// wireToolName is a tool's name as all vendors take it. Models make names up.
+func wireToolName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if notWord(r) {
 			return '_'

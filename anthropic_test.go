@@ -431,7 +431,7 @@ func TestAnthropicIDs(t *testing.T) {
 		t.Errorf("ids are not unique: %q", results)
 	}
 	for name, want := range map[string]string{"": "_", "ls": "ls", "mcp__a-b": "mcp__a-b", "a.b/ç": "a_b__", strings.Repeat("x", 80): strings.Repeat("x", 64)} {
-		if got := anthropicName(name); got != want {
+		if got := wireToolName(name); got != want {
 			t.Errorf("name %q: %q", name, got)
 		}
 	}

@@ -518,6 +518,12 @@ func vendorError(data []byte) (kind, message string) {
 			message = s
 		}
 	}
+	if meta, err := parseObject(o["metadata"]); err == nil { // OpenRouter: what the vendor behind it said
+		if raw, err := meta.str("raw"); err == nil && raw != "" {
+			_, inner := vendorError([]byte(raw))
+			message += ": " + cmp.Or(inner, strings.ToValidUTF8(raw[:min(len(raw), 500)], ""))
+		}
+	}
 	return kind, message
 }
 
