@@ -539,13 +539,18 @@ func (a *Agent) backOff(j *job, attempt int, pe *providerError) error {
 		delay += rand.N(delay / 8) // so that many clients do not come back at once
 	}
 	a.emit(j, &Event{Type: "retry", Attempt: attempt, Delay: delay, Text: pe.message})
-	t := time.NewTimer(delay)
+	return sleep(j.ctx, delay)
+}
+
+// sleep waits, at most until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return nil
-	case <-j.ctx.Done():
-		return context.Cause(j.ctx)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

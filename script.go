@@ -29,7 +29,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -43,17 +42,19 @@ func scriptCatalog() *providerInfo {
 type scriptProvider struct {
 	path  string
 	turns [][]step
-	mu    sync.Mutex
-	next  int
+	next  int // used by the runner only
 }
 
-// step is one line of a script.
-type step struct {
-	verb, arg string
-	times     int
-}
+// step does one line of a script to the answer in a.
+type step func(ctx context.Context, r *request, a *assembler) error
 
-var scriptVerbs = []string{"text", "think", "delay", "call", "usage", "stop", "error", "cut", "hang"}
+// do takes the step, unless ctx has ended.
+func (st step) do(ctx context.Context, r *request, a *assembler) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return st(ctx, r, a)
+}
 
 // newScript reads a script file, or returns the built-in demo.
 func newScript(model string) (provider, error) {
@@ -69,77 +70,100 @@ func newScript(model string) (provider, error) {
 	for line := range strings.Lines(string(data)) {
 		n++
 		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		if line == "turn" {
+		switch {
+		case line == "" || line[0] == '#':
+		case line == "turn":
 			s.turns = append(s.turns, nil)
-			continue
+		case len(s.turns) == 0:
+			return nil, fmt.Errorf("%s:%d: a script begins with \"turn\"", model, n)
+		default:
+			st, err := parseStep(line)
+			if err != nil {
+				return nil, fmt.Errorf("%s:%d: %w", model, n, err)
+			}
+			last := len(s.turns) - 1
+			s.turns[last] = append(s.turns[last], st)
 		}
-		st, err := parseStep(line)
-		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", model, n, err)
-		}
-		if len(s.turns) == 0 {
-			s.turns = append(s.turns, nil)
-		}
-		last := len(s.turns) - 1
-		s.turns[last] = append(s.turns[last], st)
 	}
 	return s, nil
 }
 
 func parseStep(line string) (step, error) {
-	st := step{times: 1}
-	st.verb, st.arg, _ = strings.Cut(line, " ")
-	st.arg = strings.TrimSpace(st.arg)
-	if st.verb == "repeat" {
-		times, rest, _ := strings.Cut(st.arg, " ")
-		n, err := strconv.Atoi(times)
-		if err != nil || n < 0 {
-			return st, fmt.Errorf("repeat needs a number, not %q", times)
+	verb, arg, _ := strings.Cut(line, " ")
+	arg = strings.TrimSpace(arg)
+	switch verb {
+	case "text", "think":
+		if strings.HasPrefix(arg, `"`) {
+			if err := json.Unmarshal([]byte(arg), &arg); err != nil {
+				return nil, fmt.Errorf("%s: %w", verb, err)
+			}
 		}
-		st, err = parseStep(rest)
-		st.times *= n
-		return st, err
+		kind := map[string]string{"text": "text", "think": "thinking"}[verb]
+		return func(_ context.Context, _ *request, a *assembler) error { a.extend(kind, arg); return nil }, nil
+	case "call":
+		name, args, _ := strings.Cut(arg, " ")
+		id := ""
+		if rest, ok := strings.CutPrefix(args, "id="); ok {
+			id, args, _ = strings.Cut(rest, " ")
+		}
+		return func(_ context.Context, r *request, a *assembler) error {
+			// unique in the transcript, unless the script says otherwise
+			i := a.start(Block{Type: "tool_call", ID: cmp.Or(id, fmt.Sprintf("call_%d_%d", len(r.messages), len(a.msg.Content))), Name: name})
+			a.add(i, []byte(args))
+			a.end(i)
+			return nil
+		}, nil
+	case "delay":
+		d, err := time.ParseDuration(arg)
+		return func(ctx context.Context, r *request, _ *assembler) error { r.pause(); return sleep(ctx, d) }, err
+	case "hang":
+		return func(ctx context.Context, r *request, _ *assembler) error {
+			r.pause()
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}, nil
+	case "usage":
+		u, err := parseUsage(arg)
+		return func(_ context.Context, _ *request, a *assembler) error { own := u; a.msg.Usage = &own; return nil }, err
+	case "stop":
+		return func(_ context.Context, _ *request, a *assembler) error { a.msg.Stop = arg; return nil }, nil
+	case "cut":
+		return func(context.Context, *request, *assembler) error { return truncated() }, nil
+	case "error":
+		pe, err := scriptError(arg)
+		return func(context.Context, *request, *assembler) error { return pe }, err
+	case "repeat":
+		times, rest, _ := strings.Cut(arg, " ")
+		n, err := strconv.Atoi(times)
+		if err != nil {
+			return nil, fmt.Errorf("repeat needs a number, not %q", times)
+		}
+		st, err := parseStep(rest)
+		return func(ctx context.Context, r *request, a *assembler) error {
+			for range n {
+				if err := st.do(ctx, r, a); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, err
 	}
-	if !slices.Contains(scriptVerbs, st.verb) {
-		return st, fmt.Errorf("unknown step %q (known: turn, repeat, %s)", st.verb, strings.Join(scriptVerbs, ", "))
-	}
-	var err error
-	switch {
-	case strings.HasPrefix(st.arg, `"`) && (st.verb == "text" || st.verb == "think"):
-		err = json.Unmarshal([]byte(st.arg), &st.arg)
-	case st.verb == "delay":
-		_, err = time.ParseDuration(st.arg)
-	case st.verb == "usage":
-		_, err = parseUsage(st.arg)
-	case st.verb == "error":
-		_, err = scriptError(st.arg)
-	}
-	if err != nil {
-		return st, fmt.Errorf("%s: %w", st.verb, err)
-	}
-	return st, nil
+	return nil, fmt.Errorf("unknown step %q (known: turn, text, think, call, delay, hang, usage, stop, cut, error, repeat)", verb)
 }
 
 // call plays the next turn.
 func (s *scriptProvider) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
-	s.mu.Lock()
+	m := &Message{Role: "assistant", Time: time.Now(), Provider: r.model.Provider, Model: r.model.ID}
 	n := s.next
 	s.next++
-	s.mu.Unlock()
-	m := &Message{Role: "assistant", Time: time.Now(), Provider: r.model.Provider, Model: r.model.ID}
 	if n >= len(s.turns) {
 		return m, &providerError{message: fmt.Sprintf("%s has no turn %d", s.path, n+1)}
 	}
 	a := &assembler{msg: m, on: on}
 	defer a.finish()
 	for _, st := range s.turns[n] {
-		for range st.times {
-			if err := a.play(ctx, r, st); err != nil {
-				return m, err
-			}
+		if err := st.do(ctx, r, a); err != nil {
+			return m, err
 		}
 	}
 	a.finish()
@@ -152,48 +176,6 @@ func (s *scriptProvider) call(ctx context.Context, r *request, on func(delta)) (
 	return m, context.Cause(ctx)
 }
 
-// play takes one step of a script.
-func (a *assembler) play(ctx context.Context, r *request, st step) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	switch st.verb {
-	case "text":
-		a.extend("text", st.arg)
-	case "think":
-		a.extend("thinking", st.arg)
-	case "call":
-		name, args, _ := strings.Cut(st.arg, " ")
-		id := fmt.Sprintf("call_%d", len(a.msg.Content)+1)
-		if rest, ok := strings.CutPrefix(args, "id="); ok {
-			id, args, _ = strings.Cut(rest, " ")
-		}
-		i := a.start(Block{Type: "tool_call", ID: id, Name: name})
-		a.add(i, []byte(args))
-		a.end(i)
-	case "delay":
-		r.pause()
-		d, _ := time.ParseDuration(st.arg)
-		select {
-		case <-time.After(d):
-		case <-ctx.Done():
-		}
-	case "hang":
-		r.pause()
-		<-ctx.Done()
-	case "usage":
-		a.msg.Usage, _ = parseUsage(st.arg)
-	case "stop":
-		a.msg.Stop = st.arg
-	case "cut":
-		return truncated()
-	case "error":
-		pe, _ := scriptError(st.arg)
-		return pe
-	}
-	return context.Cause(ctx)
-}
-
 // extend adds to the last block if it is of this type, else begins one.
 func (a *assembler) extend(kind, text string) {
 	i := len(a.msg.Content) - 1
@@ -204,13 +186,12 @@ func (a *assembler) extend(kind, text string) {
 	a.add(i, []byte(text))
 }
 
-func parseUsage(arg string) (*Usage, error) {
-	u := &Usage{}
+func parseUsage(arg string) (u Usage, err error) {
 	for f := range strings.FieldsSeq(arg) {
 		k, v, _ := strings.Cut(f, "=")
 		n, err := strconv.Atoi(v)
 		if err != nil {
-			return nil, fmt.Errorf("%q is not name=number", f)
+			return u, fmt.Errorf("usage: %q is not name=number", f)
 		}
 		switch k {
 		case "input":
@@ -224,7 +205,7 @@ func parseUsage(arg string) (*Usage, error) {
 		case "cache_write":
 			u.CacheWrite = n
 		default:
-			return nil, fmt.Errorf("unknown count %q", k)
+			return u, fmt.Errorf("usage: unknown count %q", k)
 		}
 	}
 	return u, nil
@@ -235,7 +216,7 @@ func scriptError(arg string) (*providerError, error) {
 	code, text, _ := strings.Cut(arg, " ")
 	status, err := strconv.Atoi(code)
 	if err != nil {
-		return nil, fmt.Errorf("needs an HTTP status, not %q", code)
+		return nil, fmt.Errorf("error needs an HTTP status, not %q", code)
 	}
 	var after time.Duration
 	if rest, ok := strings.CutPrefix(text, "after="); ok {
@@ -286,10 +267,9 @@ func (demo) call(ctx context.Context, r *request, on func(delta)) (*Message, err
 		say = "## Goal\nLooking around with the scripted provider.\n\n## Next steps\nnone"
 	}
 	for _, word := range strings.SplitAfter(say, " ") {
-		if err := a.play(ctx, r, step{verb: "text", arg: word}); err != nil {
-			return m, err
-		}
-		if err := a.play(ctx, r, step{verb: "delay", arg: "5ms"}); err != nil {
+		a.extend("text", word)
+		r.pause()
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
 			return m, err
 		}
 	}
