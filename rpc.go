@@ -220,7 +220,7 @@ func serve(in io.Reader, idle func(), handle func(*command, error) (stop bool)) 
 		if b, _ := r.Peek(r.Buffered()); bytes.IndexByte(b, '\n') < 0 {
 			idle()
 		}
-		line, err := readLine(r)
+		line, err := inputLine(r)
 		if line == nil && err == nil {
 			idle()
 			return
@@ -235,10 +235,10 @@ func serve(in io.Reader, idle func(), handle func(*command, error) (stop bool)) 
 	}
 }
 
-// readLine returns one line without its LF (and a CR before it), nil at the end
+// inputLine returns one line without its LF (and a CR before it), nil at the end
 // of the input. A line over maxLine is read to its end in constant memory and
 // is an error.
-func readLine(r *bufio.Reader) ([]byte, error) {
+func inputLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	size := 0
 	for {
