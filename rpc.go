@@ -357,7 +357,7 @@ func appendEvent(dst []byte, e *Event) []byte {
 	case "tool_call":
 		dst = appendString(append(dst, `,"id":`...), e.Call.ID)
 		dst = appendString(append(dst, `,"name":`...), e.Call.Name)
-		dst = append(append(dst, `,"args":`...), e.Call.Args...)
+		dst = appendArgs(dst, e.Call)
 	case "tool_progress":
 		dst = appendString(append(dst, `,"id":`...), e.CallID)
 		dst = appendString(append(dst, `,"text":`...), e.Text)
@@ -453,11 +453,20 @@ func appendBlocks(dst []byte, blocks []Block) []byte {
 		case "tool_call":
 			dst = appendString(append(dst, `{"type":"tool_call","id":`...), b.ID)
 			dst = appendString(append(dst, `,"name":`...), b.Name)
-			dst = append(append(dst, `,"args":`...), b.Args...)
+			dst = appendArgs(dst, b)
 		}
 		dst = append(dst, '}')
 	}
 	return append(dst, ']')
+}
+
+// appendArgs appends the arguments of a call: null when what the model sent was
+// not one complete JSON object.
+func appendArgs(dst []byte, b *Block) []byte {
+	if b.BadArgs != "" {
+		return append(dst, `,"args":null`...)
+	}
+	return append(append(dst, `,"args":`...), b.Args...)
 }
 
 // zotServer answers the commands of the zot protocol.
