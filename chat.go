@@ -347,7 +347,7 @@ type chatParser struct {
 	failure  []byte // the event's error
 	progress bool   // the event brought something
 	broken   error  // the last event was not JSON
-	scratch  []byte
+	textDecoder
 }
 
 // chatCall is a tool call as the server identifies it.
@@ -370,7 +370,7 @@ func (p *chatParser) event(name string, data []byte) (meaningful bool, err error
 		return false, io.EOF
 	}
 	if name == "error" {
-		return true, chatError(data)
+		return true, streamError(data)
 	}
 	if len(data) == 0 || data[0] != '{' {
 		return false, nil // some servers' idea of a keep-alive
@@ -387,10 +387,10 @@ func (p *chatParser) event(name string, data []byte) (meaningful bool, err error
 	walkJSON(chunk.choices, func(_, choice []byte) { p.choice(choice) })
 	p.usage(chunk.usage)
 	if p.failure != nil {
-		return true, chatError(p.failure)
+		return true, streamError(p.failure)
 	}
 	if name == "json" && chunk.choices == nil {
-		return true, chatError(data)
+		return true, streamError(data)
 	}
 	p.done = p.done || name == "json"
 	return p.progress, nil
@@ -713,10 +713,10 @@ func isLengthStop(reason string) bool {
 	return false
 }
 
-// chatError is an error that a server reports with status 200: an object with
+// streamError is an error that a server reports with status 200: an object with
 // or without {"error":...} around it, or just a text. OpenRouter, Google and
 // Groq add the status that it would have had.
-func chatError(data []byte) error {
+func streamError(data []byte) *providerError {
 	kind, message := vendorError(data)
 	if message == "" {
 		message = fmt.Sprintf("%.500s", data)
@@ -737,9 +737,12 @@ func chatError(data []byte) error {
 	return classify(status, kind, message)
 }
 
+// textDecoder decodes strings of events without an allocation for each.
+type textDecoder struct{ scratch []byte }
+
 // text decodes a JSON string; nil for any other value. It is valid until the
 // next call, or as long as value is.
-func (p *chatParser) text(value []byte) []byte {
+func (d *textDecoder) text(value []byte) []byte {
 	if len(value) < 2 || value[0] != '"' {
 		return nil
 	}
@@ -752,8 +755,8 @@ func (p *chatParser) text(value []byte) []byte {
 			s = []byte(decoded)
 		}
 	default:
-		p.scratch = appendUnescaped(p.scratch[:0], s)
-		s = p.scratch
+		d.scratch = appendUnescaped(d.scratch[:0], s)
+		s = d.scratch
 	}
 	if !utf8.Valid(s) {
 		s = bytes.ToValidUTF8(s, []byte("\ufffd"))

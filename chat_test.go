@@ -46,7 +46,7 @@ var chatStreams = map[string]struct {
 	"only-done":                   {err: "closed the connection", retry: true},
 	"error-object":                {content: "text par", usage: "4 2 0 0 -", err: "502 Bad Gateway: Upstream idle timeout exceeded", retry: true},
 	"error-in-choice":             {err: "429 Too Many Requests: Rate limited by the upstream", retry: true},
-	"error-event":                 {content: "text may", err: "400 Bad Request: invalid_request_error: Tool choice is required"},
+	"error-event":                 {content: "text may", err: "400 Bad Request: invalid_request_error, tool_use_failed: Tool choice is required"},
 	"error-field":                 {content: "text a", err: "500 Internal Server Error: server_error: the slot was lost", retry: true},
 	"error-text":                  {err: "model is overloaded", retry: true},
 	"error-overflow":              {err: "maximum context length is 8192"},
@@ -576,7 +576,7 @@ func TestChatCalls(t *testing.T) {
 		{"a JSON text of another kind", answer{body: `{"detail":"wrong path"}`}, "", "wrong path", false},
 		{"a JSON body without a message", answer{body: `{"choices":[]}`}, "", "closed the connection", true},
 		{"401", answer{status: 401, header: map[string]string{"x-request-id": "r1"}, body: `{"error":{"message":"bad key","type":"auth","code":"invalid_api_key"}}`}, "",
-			"401 Unauthorized: auth: bad key (request r1)", false},
+			"401 Unauthorized: auth, invalid_api_key: bad key (request r1)", false},
 		{"an error of the vendor behind OpenRouter", answer{status: 400, body: `{"error":{"message":"Provider returned error","code":400,` +
 			`"metadata":{"raw":"{\"message\":\"maximum context length is 8192\"}","provider_name":"x"}}}`}, "",
 			"400 Bad Request: Provider returned error: maximum context length is 8192", false},

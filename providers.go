@@ -291,7 +291,7 @@ func (c catalog) merge(path string) (catalog, error) {
 			at := slices.IndexFunc(p.list, func(m *Model) bool { return m.ID == um.ID })
 			if at < 0 {
 				at = len(p.list)
-				p.list = append(p.list, &Model{Provider: name, ID: um.ID, Name: um.ID, API: p.API, Thinking: p.thinking})
+				p.list = append(p.list, &Model{Provider: name, ID: um.ID, Name: um.ID, API: p.API, Vision: true, Thinking: p.thinking})
 			}
 			m := p.list[at]
 			m.Name = cmp.Or(um.Name, m.Name)
@@ -334,7 +334,7 @@ func readJSONFile(path string, v any) error {
 	case errors.As(err, &syntax):
 		return fmt.Errorf("%s:%s: %w", path, position(data, syntax.Offset), err)
 	case errors.As(err, &typ):
-		return fmt.Errorf("%s:%s: %q must not be a %s", path, position(data, typ.Offset), typ.Field, typ.Value)
+		return fmt.Errorf("%s:%s: a value of type %s does not belong here", path, position(data, typ.Offset), typ.Value)
 	}
 	return err
 }

@@ -97,7 +97,11 @@ var (
 // call makes one attempt.
 func (p *httpProvider) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
 	a := &assembler{on: on, msg: &Message{Role: "assistant", Time: time.Now(), Provider: r.model.Provider, Model: r.model.ID}}
-	err := p.attempt(ctx, r, a)
+	key, err := p.key()
+	if err != nil {
+		return a.msg, &providerError{message: err.Error()}
+	}
+	err = p.attempt(ctx, key, r, a)
 	a.finish()
 	if err == nil {
 		return a.msg, nil
@@ -107,16 +111,15 @@ func (p *httpProvider) call(ctx context.Context, r *request, on func(delta)) (*M
 	}
 	var pe *providerError
 	if !errors.As(err, &pe) {
-		err = networkError(err)
+		pe = networkError(err)
 	}
-	return a.msg, err
+	if len(key) >= 8 { // a server may repeat it; a shorter one is no secret
+		pe.message = strings.ReplaceAll(pe.message, key, "[key]")
+	}
+	return a.msg, pe
 }
 
-func (p *httpProvider) attempt(ctx context.Context, r *request, a *assembler) error {
-	key, err := p.key()
-	if err != nil {
-		return &providerError{message: err.Error()}
-	}
+func (p *httpProvider) attempt(ctx context.Context, key string, r *request, a *assembler) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	body := p.wire.body(r)
@@ -232,6 +235,7 @@ func (g *guard) Read(b []byte) (int, error) {
 	g.arm()
 	start := time.Now()
 	n, err := g.body.Read(b)
+	g.stop() // what we do with the bytes is not the server's time either
 	g.left -= time.Since(start)
 	return n, err
 }
@@ -456,6 +460,8 @@ func (b *Block) setArgs(raw []byte) {
 	b.BadArgs = strings.ToValidUTF8(string(raw), "\ufffd")
 }
 
+var lostText = lazyRegexp(`(?i)server closed idle connection|connection (lost|broken)|GOAWAY|stream error|TLS handshake timeout`)
+
 // networkError is a call that got no HTTP answer, or lost it.
 func networkError(err error) *providerError {
 	var u *url.Error
@@ -465,8 +471,14 @@ func networkError(err error) *providerError {
 	pe := &providerError{message: "the model call failed: " + err.Error()}
 	var op *net.OpError
 	var dns *net.DNSError
-	pe.retry = errors.As(err, &op) || errors.As(err, &dns) && dns.IsTemporary ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	switch {
+	case errors.As(err, &dns): // inside of an OpError
+		pe.retry = dns.IsTemporary || dns.IsTimeout
+	case errors.As(err, &op), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		pe.retry = true
+	default: // net/http does not export these
+		pe.retry = lostText().MatchString(pe.message)
+	}
 	if pe.retry && strings.HasSuffix(pe.message, "EOF") {
 		pe.message = "the server closed the connection before the answer was complete"
 	}
@@ -488,17 +500,17 @@ func httpError(status int, h http.Header, body []byte) *providerError {
 	if id := cmp.Or(h.Get("request-id"), h.Get("x-request-id")); id != "" {
 		pe.message += " (request " + id + ")"
 	}
-	pe.retryAfter = retryAfter(h, message, time.Now())
+	pe.retryAfter = cmp.Or(retryAfter(h, time.Now()), pe.retryAfter)
 	return pe
 }
 
 // vendorError finds type and text in an error body or event of any vendor:
 // {"error":{"type","code","message"}}, {"error":"text"}, or the same unnested.
+// kind holds type and code if they differ.
 func vendorError(data []byte) (kind, message string) {
 	o, err := parseObject(data)
 	if err != nil {
-		var list []byte
-		if list = bytes.TrimSpace(data); len(list) > 1 && list[0] == '[' { // Google wraps errors in an array
+		if list := bytes.TrimSpace(data); len(list) > 1 && list[0] == '[' { // Google wraps errors in an array
 			return vendorError(bytes.TrimSpace(list[1 : len(list)-1]))
 		}
 		return "", ""
@@ -509,8 +521,9 @@ func vendorError(data []byte) (kind, message string) {
 		message, _ = o.str("error")
 	}
 	for _, key := range []string{"type", "code", "status"} {
-		if s, err := o.str(key); err == nil && s != "" && s != "error" && kind == "" {
-			kind = s
+		s, err := o.str(key)
+		if err == nil && s != "" && s != "error" && s != kind {
+			kind = strings.TrimPrefix(kind+", "+s, ", ")
 		}
 	}
 	for _, key := range []string{"message", "detail"} {
@@ -528,17 +541,19 @@ func vendorError(data []byte) (kind, message string) {
 }
 
 // overflowText matches how vendors say that the context is too large.
-var overflowText = lazyRegexp(`(?i)prompt is too long|request_too_large|request too large for|input is too long|` +
-	`exceeds? (the |this )?(model'?s? |maximum |available )?(context|input token|number of tokens)|maximum (context|prompt|model) length|` +
-	`context[ _](length|window|size)[ _]?(exceed|limit|overflow)|exceeds? .{0,40}context|too many (input )?tokens|` +
-	`input token count .{0,40}exceed|reduce the length of (the|your) (messages|prompt|input)|token limit exceeded|` +
-	`larger than the (maximum )?context|context_length_exceeded|string too long`)
+var overflowText = lazyRegexp(`(?i)(prompt|input) (is )?too long|request_too_large|request too large for|` +
+	`exceed(s|ed|ing)? (the |this |your )?(model'?s? |maximum |available )?(context|input token|number of tokens|token limit)|prompt exceeds max length|` +
+	`(exceed(s|ed|ing)?|longer than|larger than|greater than) .{0,40}context|maximum (context|prompt|model) length|` +
+	`context[ _](length|window|size)[ _]?(is )?(exceed|limit|overflow)|context (the )?overflow|too many (input )?tokens|` +
+	`token count .{0,40}exceed|current length is \d+ while limit|.inputs. tokens .{0,30} must be <=|` +
+	`reduce the length of (the|your) (messages|prompt|input)|token limit exceeded|string too long.{0,60}maximum length \d{6}`)
 
-var noRetryText = lazyRegexp(`(?i)insufficient_quota|billing|credit balance|must be reduced|exceeded your current quota|payment`)
+// quotaText matches what waiting does not help against.
+var quotaText = lazyRegexp(`(?i)insufficient_quota|current.quota|billing|credit balance|insufficient balance|must be reduced|payment`)
 
 var rateText = lazyRegexp(`(?i)rate.?limit|tokens per min|requests per min|too many requests|throttl`)
 
-var transientText = lazyRegexp(`(?i)overload|rate.?limit|too many requests|server.?error|internal.?error|unavailable|timeout|timed out|try again|capacity`)
+var transientText = lazyRegexp(`(?i)overload|rate.?limit|too many requests|server.?error|internal.?error|unavailable|bad gateway|timeout|timed out|try again|capacity`)
 
 // lazyRegexp compiles on first use: most processes never see an error.
 func lazyRegexp(expr string) func() *regexp.Regexp {
@@ -548,12 +563,10 @@ func lazyRegexp(expr string) func() *regexp.Regexp {
 // classify judges an error by status (0 inside a stream), the vendor's type
 // and text.
 func classify(status int, kind, message string) *providerError {
-	pe := &providerError{status: status}
+	pe := &providerError{status: status, retryAfter: hintedWait(message)}
 	for _, part := range []string{statusText(status), kind, message} {
-		if part != "" && pe.message == "" {
-			pe.message = part
-		} else if part != "" {
-			pe.message += ": " + part
+		if part != "" {
+			pe.message = strings.TrimPrefix(pe.message+": "+part, ": ")
 		}
 	}
 	if pe.message == "" {
@@ -562,15 +575,16 @@ func classify(status int, kind, message string) *providerError {
 	all := kind + " " + message
 	rate := status == 429 || rateText().MatchString(all)
 	switch {
-	case noRetryText().MatchString(all) || status == 402:
+	case status == 402:
 	case status == 413 || !rate && overflowText().MatchString(all):
 		pe.overflow = true
+	case quotaText().MatchString(all) && pe.retryAfter == 0: // with a time to wait it is a rate limit
+	case slices.Contains([]int{400, 404, 415, 422, 500, 501}, status) && strings.Contains(strings.ToLower(message), "image"):
+		pe.badImage = true
 	case slices.Contains([]int{408, 409, 429, 500, 502, 503, 504, 529}, status):
 		pe.retry = true
 	case status == 0:
 		pe.retry = transientText().MatchString(all)
-	case status == 400 || status == 422:
-		pe.badImage = strings.Contains(strings.ToLower(message), "image")
 	}
 	return pe
 }
@@ -582,24 +596,37 @@ func statusText(status int) string {
 	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
 }
 
-var tryAgainIn = lazyRegexp(`(?i)(?:try again|retry) (?:in|after) ([0-9.]+)\s*(ms|s)`)
-
 // retryAfter is how long the server asks to wait; 0 when it does not say.
-func retryAfter(h http.Header, message string, now time.Time) time.Duration {
+func retryAfter(h http.Header, now time.Time) time.Duration {
 	if ms, err := strconv.ParseFloat(h.Get("retry-after-ms"), 64); err == nil && ms > 0 {
-		return time.Duration(ms * float64(time.Millisecond))
+		return seconds(ms / 1000)
 	}
 	after := h.Get("retry-after")
 	if s, err := strconv.ParseFloat(after, 64); err == nil && s > 0 {
-		return time.Duration(s * float64(time.Second))
+		return seconds(s)
 	}
 	if t, err := http.ParseTime(after); err == nil {
 		return max(t.Sub(now), time.Millisecond)
 	}
-	if m := tryAgainIn().FindStringSubmatch(message); m != nil {
-		n, _ := strconv.ParseFloat(m[1], 64)
-		unit := map[string]time.Duration{"ms": time.Millisecond, "s": time.Second}[strings.ToLower(m[2])]
-		return time.Duration(n * float64(unit))
-	}
 	return 0
 }
+
+var (
+	tryAgainIn = lazyRegexp(`(?i)(?:try again|retry) (?:in|after) ((?:[0-9.]+\s*(?:ms|milliseconds?|seconds?|s|minutes?|m|hours?|h)\s*)+)`)
+	timePart   = lazyRegexp(`(?i)([0-9.]+)\s*(ms|milli|s|m|h)`)
+)
+
+// hintedWait is the time to wait that an error's text names: "try again in
+// 1m2.5s", "retry after 20 seconds".
+func hintedWait(message string) (wait time.Duration) {
+	unit := map[string]float64{"ms": 0.001, "milli": 0.001, "s": 1, "m": 60, "h": 3600}
+	if m := tryAgainIn().FindStringSubmatch(message); m != nil {
+		for _, part := range timePart().FindAllStringSubmatch(m[1], -1) {
+			n, _ := strconv.ParseFloat(part[1], 64)
+			wait += seconds(n * unit[strings.ToLower(part[2])])
+		}
+	}
+	return wait
+}
+
+func seconds(s float64) time.Duration { return time.Duration(min(s, 1e8) * float64(time.Second)) }
