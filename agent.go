@@ -462,7 +462,7 @@ func (a *Agent) keepPartial(j *job, m *Message, err error) {
 }
 
 // callModel makes one model call, with retries as long as nothing arrived, a
-// compaction when the context is too large, and one more try without images
+// compaction when the context is too large, and another try without images
 // when one was refused. The message is never nil.
 func (a *Agent) callModel(j *job) (*Message, error) {
 	if err := a.compactIfNear(j); err != nil {
@@ -478,13 +478,9 @@ func (a *Agent) callModel(j *job) (*Message, error) {
 		e.Delta = d
 		a.emit(j, e)
 	}
-	retries, compactions, dropImages := 0, 0, false
+	retries, compactions := 0, 0
 	for {
-		r := a.request(j, a.messages)
-		if dropImages {
-			r.messages = withoutImages(r.messages)
-		}
-		m, err := a.provider.call(j.ctx, r, on)
+		m, err := a.provider.call(j.ctx, a.request(j, a.messages), on)
 		a.account(j, m)
 		if err == nil {
 			if !started {
@@ -503,8 +499,13 @@ func (a *Agent) callModel(j *job) (*Message, error) {
 			if cerr := a.compactNow(j); cerr != nil {
 				return m, fmt.Errorf("%w (and making room failed: %w)", err, cerr)
 			}
-		case pe.badImage && !dropImages:
-			dropImages = true
+		case pe.badImage && a.model.Vision:
+			a.emit(j, &Event{Type: "notice", Level: "warn", Text: "the provider refused an image; images are left out from now on: " + pe.message})
+			blind := *a.model
+			blind.Vision = false
+			a.mu.Lock()
+			a.model = &blind
+			a.mu.Unlock()
 		case pe.retry && retries < maxRetries:
 			retries++
 			if err := a.backOff(j, retries, pe); err != nil {
@@ -674,32 +675,28 @@ func toolNames(tools []*tool) (names []string) {
 	return names
 }
 
-// repair returns a transcript in which every tool call has exactly one result
-// right behind its message, in call order: results are added where a process
-// died in between, and dropped where they answer nothing. Without faults it is
-// the slice it was given.
+// repair returns the transcript with every tool call answered exactly once,
+// right behind its message and in call order: results are added where a run
+// ended in between, and dropped where they answer nothing.
 func repair(messages []*Message) []*Message {
-	if isPaired(messages) {
-		return messages
-	}
 	out := make([]*Message, 0, len(messages)+1)
 	for i := 0; i < len(messages); {
 		m := messages[i]
 		i++
 		if m.Role == "tool" {
-			continue // answers nothing, or was taken below
+			continue // answers nothing: what does is taken below
 		}
 		out = append(out, m)
-		var results []*Message
-		for ; i < len(messages) && messages[i].Role == "tool"; i++ {
-			results = append(results, messages[i])
+		first := i
+		for i < len(messages) && messages[i].Role == "tool" {
+			i++
 		}
+		results := slices.Clone(messages[first:i])
 		for _, b := range m.Content {
 			if b.Type != "tool_call" {
 				continue
 			}
-			at := slices.IndexFunc(results, func(r *Message) bool { return r.CallID == b.ID })
-			if at >= 0 {
+			if at := slices.IndexFunc(results, func(r *Message) bool { return r.CallID == b.ID }); at >= 0 {
 				out = append(out, results[at])
 				results = slices.Delete(results, at, at+1)
 				continue
@@ -707,49 +704,6 @@ func repair(messages []*Message) []*Message {
 			out = append(out, &Message{Role: "tool", Time: m.Time, CallID: b.ID, ToolName: b.Name, IsError: true,
 				Content: []Block{{Type: "text", Text: "No result: the run ended while this call was made. Whether it had an effect is unknown."}}})
 		}
-	}
-	return out
-}
-
-// isPaired reports whether repair has nothing to do.
-func isPaired(messages []*Message) bool {
-	var open []string // ids of the calls that wait for their result
-	for _, m := range messages {
-		if m.Role == "tool" {
-			if len(open) == 0 || open[0] != m.CallID {
-				return false
-			}
-			open = open[1:]
-			continue
-		}
-		if len(open) > 0 {
-			return false
-		}
-		open = open[:0]
-		for i := range m.Content {
-			if m.Content[i].Type == "tool_call" {
-				open = append(open, m.Content[i].ID)
-			}
-		}
-	}
-	return len(open) == 0
-}
-
-// withoutImages replaces every image of a transcript by a note.
-func withoutImages(messages []*Message) []*Message {
-	out := slices.Clone(messages)
-	for i, m := range out {
-		if !slices.ContainsFunc(m.Content, func(b Block) bool { return b.Type == "image" }) {
-			continue
-		}
-		plain := &Message{Role: m.Role, Time: m.Time, CallID: m.CallID, ToolName: m.ToolName, IsError: m.IsError, Activate: m.Activate}
-		for _, b := range m.Content {
-			if b.Type == "image" {
-				b = Block{Type: "text", Text: "[an image was here; the provider refused it]"}
-			}
-			plain.Content = append(plain.Content, b)
-		}
-		out[i] = plain
 	}
 	return out
 }

@@ -12,11 +12,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 	"unicode"
@@ -217,57 +215,6 @@ func rss(t testing.TB, pid int) int {
 	return 0
 }
 
-// TestReaderGone: the client closes its end; the process and its tools end.
-func TestReaderGone(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("there are no signals to check processes with")
-	}
-	for _, stream := range []string{"repeat 1000000 text \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"\n", "", "hang\n"} {
-		dir := t.TempDir()
-		name := script(t, dir, "turn\ncall bash {\"command\":\"echo $$ > pid; exec sleep 300\"}\nturn\n")
-		if stream != "" {
-			name = script(t, dir, "turn\n"+stream)
-		}
-		cmd := exec.Command(zotBin, "rpc", "--provider", "script", "--model", name, "--cwd", dir)
-		cmd.Env = cleanEnv(dir)
-		cmd.Stderr = &lockedBuffer{}
-		in, _ := cmd.StdinPipe()
-		r, w, _ := os.Pipe()
-		cmd.Stdout = w
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		w.Close()
-		io.WriteString(in, `{"id":1,"type":"prompt","message":"go"}`+"\n")
-		io.ReadFull(r, make([]byte, 1))
-		child := 0
-		if stream == "" {
-			child = await(t, func() int {
-				data, _ := os.ReadFile(filepath.Join(dir, "pid"))
-				pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
-				return pid
-			})
-		}
-		r.Close()
-		start := time.Now()
-		timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
-		cmd.Wait()
-		timer.Stop()
-		if code := cmd.ProcessState.ExitCode(); code != exitNoPipe {
-			t.Errorf("%q: exit code %d", stream, code)
-		}
-		if took := time.Since(start); took > 2*time.Second {
-			t.Errorf("%q: ended %v after its reader", stream, took)
-		}
-		if child != 0 && syscall.Kill(child, 0) == nil {
-			t.Errorf("the tool outlived us")
-		}
-		if n := len(cmd.Stderr.(*lockedBuffer).String()); n > 10<<10 {
-			t.Errorf("%d bytes of log", n)
-		}
-	}
-}
-
 // await polls until f returns something.
 func await[T comparable](t testing.TB, f func() T) T {
 	t.Helper()
@@ -279,82 +226,6 @@ func await[T comparable](t testing.TB, f func() T) T {
 	}
 	t.Fatal("it did not happen")
 	return zero
-}
-
-// TestPromptAfterParentDied: kill -9 of the client closes both pipes.
-func TestClientKilled(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("needs a shell")
-	}
-	dir := t.TempDir()
-	name := script(t, dir, "turn\ncall bash {\"command\":\"echo $$ > pid; exec sleep 600\"}\nturn\n")
-	// the shell is the client: it holds the other ends of both pipes
-	wrapper := exec.Command("bash", "-c", `mkfifo in out; "$0" rpc --provider script --model "$1" --cwd "$2" <in >out & exec 3>in 4<out; echo '{"type":"prompt","message":"go"}' >&3; while read -r line <&4; do :; done`, zotBin, name, dir)
-	wrapper.Dir = dir
-	wrapper.Env = cleanEnv(dir)
-	if err := wrapper.Start(); err != nil {
-		t.Fatal(err)
-	}
-	child := await(t, func() int {
-		data, _ := os.ReadFile(filepath.Join(dir, "pid"))
-		pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
-		return pid
-	})
-	wrapper.Process.Kill()
-	wrapper.Wait()
-	start := time.Now()
-	await(t, func() bool { return syscall.Kill(child, 0) != nil })
-	if took := time.Since(start); took > 3*time.Second {
-		t.Errorf("the tool ended %v after the client", took)
-	}
-}
-
-// TestTerm: SIGTERM during a bash call whose child ignores it.
-func TestTerm(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("no signals")
-	}
-	dir := t.TempDir()
-	p := startZot(t, dir, nil, "rpc", "--provider", "script", "--cwd", dir, "--model",
-		script(t, dir, "turn\ncall bash {\"command\":\"trap '' TERM; echo $$ > pid; sleep 300 & wait; sleep 300\"}\nturn\n"))
-	p.send(`{"id":1,"type":"prompt","message":"go"}`)
-	child := await(t, func() int {
-		data, _ := os.ReadFile(filepath.Join(dir, "pid"))
-		pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
-		return pid
-	})
-	start := time.Now()
-	p.cmd.Process.Signal(syscall.SIGTERM)
-	p.until("type", "done")
-	p.exit(128 + int(syscall.SIGTERM))
-	if took := time.Since(start); took > time.Second && !raceDetector() {
-		t.Errorf("took %v", took)
-	}
-	if syscall.Kill(-child, 0) == nil {
-		t.Error("a member of the tool's group outlived us")
-	}
-}
-
-// TestNonBlockingStdout: a parent may hand over a pipe in non-blocking mode.
-func TestNonBlockingStdout(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("no such pipes")
-	}
-	dir := t.TempDir()
-	cmd := exec.Command(zotBin, "-p", "--provider", "script", "--model", script(t, dir, "turn\nrepeat 3000 text \""+strings.Repeat("y", 1000)+"\\n\"\n"), "go")
-	cmd.Env = cleanEnv(dir)
-	r, w, _ := os.Pipe()
-	syscall.SetNonblock(int(w.Fd()), true)
-	cmd.Stdout = w
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	time.Sleep(time.Second) // let the pipe fill: this is the case to show
-	data, _ := io.ReadAll(r)
-	if err := cmd.Wait(); err != nil || len(data) != 3000*1001 {
-		t.Errorf("%v, %d of 3003000 bytes", err, len(data))
-	}
 }
 
 // TestSeparators: what a reader takes for the end of a line is escaped, in

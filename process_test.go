@@ -1,0 +1,128 @@
+//go:build unix
+
+package main
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// awaitPID waits for a command that writes its process id to the file "pid".
+func awaitPID(t testing.TB, dir string) int {
+	t.Helper()
+	return await(t, func() int {
+		data, _ := os.ReadFile(filepath.Join(dir, "pid"))
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+		return pid
+	})
+}
+
+// TestReaderGone: the client closes its end; the process and its tools end.
+func TestReaderGone(t *testing.T) {
+	for _, stream := range []string{"repeat 1000000 text \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"\n", "", "hang\n"} {
+		dir := t.TempDir()
+		name := script(t, dir, "turn\ncall bash {\"command\":\"echo $$ > pid; exec sleep 300\"}\nturn\n")
+		if stream != "" {
+			name = script(t, dir, "turn\n"+stream)
+		}
+		cmd := exec.Command(zotBin, "rpc", "--provider", "script", "--model", name, "--cwd", dir)
+		cmd.Env = cleanEnv(dir)
+		cmd.Stderr = &lockedBuffer{}
+		in, _ := cmd.StdinPipe()
+		r, w, _ := os.Pipe()
+		cmd.Stdout = w
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		io.WriteString(in, `{"id":1,"type":"prompt","message":"go"}`+"\n")
+		io.ReadFull(r, make([]byte, 1))
+		child := 0
+		if stream == "" {
+			child = awaitPID(t, dir)
+		}
+		r.Close()
+		start := time.Now()
+		timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+		cmd.Wait()
+		timer.Stop()
+		if code := cmd.ProcessState.ExitCode(); code != exitNoPipe {
+			t.Errorf("%q: exit code %d", stream, code)
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("%q: ended %v after its reader", stream, took)
+		}
+		if child != 0 && syscall.Kill(child, 0) == nil {
+			t.Errorf("the tool outlived us")
+		}
+		if n := len(cmd.Stderr.(*lockedBuffer).String()); n > 10<<10 {
+			t.Errorf("%d bytes of log", n)
+		}
+	}
+}
+
+// TestClientKilled: kill -9 of the client closes both pipes.
+func TestClientKilled(t *testing.T) {
+	dir := t.TempDir()
+	name := script(t, dir, "turn\ncall bash {\"command\":\"echo $$ > pid; exec sleep 600\"}\nturn\n")
+	// the shell is the client: it holds the other ends of both pipes
+	wrapper := exec.Command("bash", "-c", `mkfifo in out; "$0" rpc --provider script --model "$1" --cwd "$2" <in >out & exec 3>in 4<out; echo '{"type":"prompt","message":"go"}' >&3; while read -r line <&4; do :; done`, zotBin, name, dir)
+	wrapper.Dir = dir
+	wrapper.Env = cleanEnv(dir)
+	if err := wrapper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	child := awaitPID(t, dir)
+	wrapper.Process.Kill()
+	wrapper.Wait()
+	start := time.Now()
+	await(t, func() bool { return syscall.Kill(child, 0) != nil })
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("the tool ended %v after the client", took)
+	}
+}
+
+// TestTerm: SIGTERM during a bash call whose child ignores it.
+func TestTerm(t *testing.T) {
+	dir := t.TempDir()
+	p := startZot(t, dir, nil, "rpc", "--provider", "script", "--cwd", dir, "--model",
+		script(t, dir, "turn\ncall bash {\"command\":\"trap '' TERM; echo $$ > pid; sleep 300 & wait; sleep 300\"}\nturn\n"))
+	p.send(`{"id":1,"type":"prompt","message":"go"}`)
+	child := awaitPID(t, dir)
+	start := time.Now()
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	p.until("type", "done")
+	p.exit(128 + int(syscall.SIGTERM))
+	if took := time.Since(start); took > time.Second && !raceDetector() {
+		t.Errorf("took %v", took)
+	}
+	if syscall.Kill(-child, 0) == nil {
+		t.Error("a member of the tool's group outlived us")
+	}
+}
+
+// TestNonBlockingStdout: a parent may hand over a pipe in non-blocking mode.
+func TestNonBlockingStdout(t *testing.T) {
+	dir := t.TempDir()
+	cmd := exec.Command(zotBin, "-p", "--provider", "script", "--model", script(t, dir, "turn\nrepeat 3000 text \""+strings.Repeat("y", 1000)+"\\n\"\n"), "go")
+	cmd.Env = cleanEnv(dir)
+	r, w, _ := os.Pipe()
+	syscall.SetNonblock(int(w.Fd()), true)
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	time.Sleep(time.Second) // let the pipe fill: this is the case to show
+	data, _ := io.ReadAll(r)
+	if err := cmd.Wait(); err != nil || len(data) != 3000*1001 {
+		t.Errorf("%v, %d of 3003000 bytes", err, len(data))
+	}
+}
