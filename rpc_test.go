@@ -93,7 +93,7 @@ func TestLineLimit(t *testing.T) {
 func TestImagePrompt(t *testing.T) {
 	d := newDouble(t, textAnswer("A picture."))
 	p := startZot(t, t.TempDir(), nil, anthropicFlags("rpc", d)...)
-	png := base64.StdEncoding.EncodeToString(testPNG(t, 40, 30))
+	png := base64PNG(t)
 	noise := base64.StdEncoding.EncodeToString(make([]byte, 9<<20)) // 12 MiB of base64 that is no image
 	p.send(`{"id":1,"type":"prompt","message":"look","images":[{"mime_type":"image/png","data":"` + png + `"},{"mime_type":"image/jpeg","data":"` + noise + `"}]}`)
 	frames := p.until("type", "done")
@@ -445,4 +445,8 @@ func testPNG(t testing.TB, width, height int) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
+}
+
+func base64PNG(t testing.TB) string {
+	return base64.StdEncoding.EncodeToString(testPNG(t, 40, 30))
 }
