@@ -1,0 +1,162 @@
+// Child processes. Rules kept here:
+//
+//   - Each child leads a session and process group of its own: no child can
+//     ask on our terminal, and all that it starts ends with it.
+//   - What counts is whether a group still has members, not whether its leader
+//     is there: launchers leave early, servers stay.
+//   - Who leaves a group (setsid) does not outlive us either where orphans come
+//     to us: on Linux. All children with groups are therefore started here.
+//   - No wait is longer than its caller allows, even for a process that cannot
+//     be killed.
+//   - The token that protects our stdin never reaches a child.
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// killWait is how long a group may take to vanish after SIGKILL.
+const killWait = 200 * time.Millisecond
+
+// group is a child and everything in its process group.
+type group struct {
+	pgid   int
+	exited chan struct{}    // closed when the leader is gone and state is set
+	state  *os.ProcessState // how the leader ended; nil when that is unknown
+}
+
+// procs holds every group that may have members.
+var procs struct {
+	sync.Mutex
+	groups   map[int]*group // by pgid
+	starting int            // children between fork and registration
+	closed   bool           // killAllGroups was called: nothing is started any more
+}
+
+// startGroup starts cmd as the leader of its own session and group. The group
+// waits for the leader; the caller must not. cmd's streams are files or pipes
+// that the caller closes: nothing here reads them or waits for them.
+func startGroup(cmd *exec.Cmd) (*group, error) {
+	if cmd.Env == nil {
+		cmd.Env = childEnv(nil)
+	}
+	newSession(cmd)
+
+	procs.Lock()
+	if procs.closed {
+		procs.Unlock()
+		return nil, errors.New("not started: zot is exiting")
+	}
+	for pgid, g := range procs.groups { // forget the dead before their ids are used again
+		if !g.alive() {
+			delete(procs.groups, pgid)
+		}
+	}
+	if procs.starting == 0 { // else one of them may not be registered yet
+		orphans(procs.groups)
+	}
+	procs.starting++
+	procs.Unlock()
+
+	err := cmd.Start()
+
+	procs.Lock()
+	defer procs.Unlock()
+	procs.starting--
+	if err != nil {
+		return nil, err
+	}
+	g := &group{pgid: cmd.Process.Pid, exited: make(chan struct{})}
+	if procs.groups == nil {
+		procs.groups = map[int]*group{}
+	}
+	procs.groups[g.pgid] = g
+	go func() { // ends with the leader
+		// Not cmd.Wait, which would close pipes that still hold output.
+		g.state, _ = cmd.Process.Wait()
+		close(g.exited)
+	}()
+	return g, nil
+}
+
+// alive reports whether the group still has members.
+func (g *group) alive() bool {
+	select {
+	case <-g.exited:
+		return groupExists(g.pgid)
+	default:
+		return true
+	}
+}
+
+// kill ends the group: SIGTERM, up to grace for it to be empty, SIGKILL. It
+// returns when the group is empty, at the latest grace + killWait later.
+func (g *group) kill(grace time.Duration) {
+	stop(grace, func() []int {
+		if g.alive() {
+			return []int{-g.pgid}
+		}
+		return nil
+	})
+}
+
+// killAllGroups ends all groups at once, and the orphans that left them. It is
+// for the end of the process: no child can be started after it.
+func killAllGroups(grace time.Duration) {
+	stop(grace, func() (ids []int) {
+		procs.Lock()
+		defer procs.Unlock()
+		procs.closed = true
+		for _, g := range procs.groups {
+			if g.alive() {
+				ids = append(ids, -g.pgid)
+			}
+		}
+		ids = append(ids, orphans(procs.groups)...)
+		if procs.starting > 0 {
+			ids = append(ids, 0) // nobody to signal, somebody to wait for
+		}
+		return ids
+	})
+}
+
+// stop sends SIGTERM to all that alive lists, gives them grace to leave, then
+// sends SIGKILL until none is listed, for killWait at most. An id is a process
+// or, negative, a group.
+func stop(grace time.Duration, alive func() []int) {
+	const poll = 5 * time.Millisecond
+	ids := alive()
+	for _, id := range ids {
+		signalProcess(id, syscall.SIGTERM)
+	}
+	for end := time.Now().Add(grace); len(ids) > 0 && time.Now().Before(end); ids = alive() {
+		time.Sleep(poll)
+	}
+	for end := time.Now().Add(killWait); len(ids) > 0 && time.Now().Before(end); ids = alive() {
+		for _, id := range ids {
+			signalProcess(id, syscall.SIGKILL)
+		}
+		time.Sleep(poll)
+	}
+}
+
+// childEnv is our environment without the token and without the variables
+// whose names match one of the patterns (path.Match, letter case ignored).
+func childEnv(drop []string) []string {
+	drop = append([]string{"ZOTCORE_RPC_TOKEN"}, drop...)
+	return slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.ContainsFunc(drop, func(pattern string) bool {
+			ok, err := path.Match(strings.ToUpper(pattern), strings.ToUpper(name))
+			return ok || err != nil // a pattern that cannot be read hides everything
+		})
+	})
+}
