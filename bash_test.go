@@ -480,7 +480,7 @@ func TestBashHugeOutput(t *testing.T) {
 		return
 	}
 	needBash(t)
-	if runtime.GOOS != "linux" || raceEnabled {
+	if runtime.GOOS != "linux" || raceDetector() {
 		t.Skip("measures memory: needs Linux, and no race detector")
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestBashHugeOutput$", "-test.v")

@@ -649,6 +649,7 @@ func (p *process) exit(code int) {
 	p.agent.worker.Wait()
 	killAllGroups(time.Second)
 	p.out.close(30 * time.Second)
+	cleanupSpill()
 	p.once.Do(func() { os.Exit(code) })
 	select {} // stop was quicker
 }
@@ -667,6 +668,7 @@ func (p *process) stop(code int) {
 		}
 		<-killed
 		p.out.close(150 * time.Millisecond)
+		cleanupSpill()
 		os.Exit(code)
 	})
 }

@@ -67,7 +67,7 @@ func builtinTools(e *toolEnv) []*tool {
 	bash := newTool("bash", "Run a shell command in the working directory. Returns stdout and stderr together, at most the last 2000 lines or 50 KiB; the full output is then in a file that the result names. There is no input and no terminal. Processes left in the background live until zot exits.",
 		`{"type":"object","properties":{"command":{"type":"string","description":"The command"},"timeout":{"type":"number","description":"Limit in seconds: 120 if absent, at most 3600"}},"required":["command"]}`,
 		e.bash)
-	return []*tool{bounded(read), bounded(write), bounded(edit), bash}
+	return []*tool{read, write, edit, bash}
 }
 
 // newTool makes a tool of a function that gets decoded arguments. An error, or
@@ -94,30 +94,6 @@ func newTool(name, description, schema string, run func(ctx context.Context, a *
 			r.content = append(r.content, Block{Type: "text", Text: "[Ignored" + ignored + "]"})
 		}
 		return r
-	}
-	return t
-}
-
-// bounded lets a tool return at ctx's end although a file system hangs. Its
-// goroutine then ends when the system lets it.
-func bounded(t *tool) *tool {
-	run := t.run
-	t.run = func(ctx context.Context, c *toolCall) toolResult {
-		done := make(chan toolResult, 1)
-		go func() {
-			defer func() {
-				if p := recover(); p != nil { // the caller's recover does not reach here
-					done <- errorResult(fmt.Sprintf("Internal error in %s: %v", t.name, p))
-				}
-			}()
-			done <- run(ctx, c)
-		}()
-		select {
-		case r := <-done:
-			return r
-		case <-ctx.Done():
-			return errorResult("Aborted while it worked: whether a file was changed is not known")
-		}
 	}
 	return t
 }

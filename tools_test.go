@@ -204,7 +204,7 @@ func numbers(from, to int) string {
 	return b.String()
 }
 
-func TestReadText(t *testing.T) {
+func TestReadTool(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
 		"long":    numbers(1, 5001),
@@ -302,7 +302,7 @@ func TestReadHugeFile(t *testing.T) {
 	f.Close()
 	start := time.Now()
 	got := succeed(t, dir, "read", args{"path": "huge", "offset": 1, "limit": 5})
-	if took := time.Since(start); took > 50*time.Millisecond && !raceEnabled {
+	if took := time.Since(start); took > 50*time.Millisecond && !raceDetector() {
 		t.Errorf("took %v", took)
 	}
 	if want := strings.Repeat("a line of text\n", 5) + "\n[Showing lines 1-5 of a file of 1073741824 bytes. Use offset=6 to continue.]"; got != want {
