@@ -186,13 +186,14 @@ func (c *command) response(dst []byte, data any, err error) []byte {
 		return append(appendString(dst, err.Error()), '}')
 	}
 	dst = append(dst, `,"success":true`...)
-	if data != nil {
-		dst = append(dst, `,"data":`...)
-		if raw, ok := data.(json.RawMessage); ok {
-			dst = append(dst, raw...)
-		} else {
-			dst = append(dst, encode(data)...)
-		}
+	switch d := data.(type) {
+	case nil:
+	case json.RawMessage:
+		dst = append(append(dst, `,"data":`...), d...)
+	case func([]byte) []byte: // appends it: for what is large
+		dst = d(append(dst, `,"data":`...))
+	default:
+		dst = append(append(dst, `,"data":`...), encode(d)...)
 	}
 	return append(dst, '}')
 }
@@ -348,9 +349,7 @@ func appendEvent(dst []byte, e *Event) []byte {
 	case "turn_start":
 		dst = strconv.AppendInt(append(dst, `,"step":`...), int64(e.Step), 10)
 	case "user_message", "assistant_message":
-		frame := e.Message.zotFrame()
-		dst = append(dst, ',')
-		dst = append(dst, frame[bytes.Index(frame, []byte(`"content"`)):len(frame)-1]...)
+		dst = appendContent(append(dst, ','), e.Message)
 	case "usage":
 		dst = appendUsage(append(dst, ','), e.Usage)
 		dst = append(appendUsage(append(dst, `,"cumulative":{`...), &e.Total), '}')
@@ -398,35 +397,33 @@ func appendUsage(dst []byte, u *Usage) []byte {
 		u.Input, u.Output, reasoning, u.CacheRead, u.CacheWrite, strconv.FormatFloat(u.Cost.Total, 'f', -1, 64))
 }
 
-// maxKeptFrame is the size from which a message is rather encoded again than
-// kept twice.
-const maxKeptFrame = 64 << 10
-
-// zotFrame is a message in the shape of the document, encoded once.
-func (m *Message) zotFrame() []byte {
+// appendMessage appends a message in the shape of the document. The encoding of
+// all but large ones is kept: get_messages asks for it again and again.
+func appendMessage(dst []byte, m *Message) []byte {
 	if f := m.frame.Load(); f != nil {
-		return *f
+		return append(dst, *f...)
 	}
-	size := 200
-	for i := range m.Content {
-		size += len(m.Content[i].Text) + len(m.Content[i].Args) + 100
+	start := len(dst)
+	dst = appendString(append(dst, `{"role":`...), m.Role)
+	dst = append(appendContent(append(dst, ','), m), '}')
+	if len(dst)-start < 64<<10 {
+		f := bytes.Clone(dst[start:])
+		m.frame.Store(&f)
 	}
-	dst := appendString(append(make([]byte, 0, size), `{"role":`...), m.Role)
-	dst = append(dst, `,"content":`...)
+	return dst
+}
+
+// appendContent appends the fields content and time of a message.
+func appendContent(dst []byte, m *Message) []byte {
+	dst = append(dst, `"content":`...)
 	if m.Role == "tool" {
 		dst = appendString(append(dst, `[{"type":"tool_result","call_id":`...), m.CallID)
 		dst = strconv.AppendBool(append(dst, `,"is_error":`...), m.IsError)
-		dst = appendBlocks(append(dst, `,"content":`...), m.Content)
-		dst = append(dst, "}]"...)
+		dst = append(appendBlocks(append(dst, `,"content":`...), m.Content), "}]"...)
 	} else {
 		dst = appendBlocks(dst, m.Content)
 	}
-	dst = append(dst, `,"time":"`...)
-	dst = append(m.Time.UTC().AppendFormat(dst, time.RFC3339), `"}`...)
-	if len(dst) < maxKeptFrame {
-		m.frame.Store(&dst)
-	}
-	return dst
+	return append(m.Time.UTC().AppendFormat(append(dst, `,"time":"`...), time.RFC3339), '"')
 }
 
 // appendBlocks appends content blocks (spec: Content block types). Thinking and
@@ -661,20 +658,24 @@ func (s *zotServer) state() json.RawMessage {
 	return append(appendUsage(dst, &a.usage), "}}"...)
 }
 
-// messageList is the data of get_messages.
-func messageList(messages []*Message) json.RawMessage {
-	size := 16
-	for _, m := range messages {
-		size += len(m.zotFrame()) + 1
-	}
-	dst := append(make([]byte, 0, size), `{"messages":[`...)
-	for i, m := range messages {
-		if i > 0 {
-			dst = append(dst, ',')
+// messageList appends the data of get_messages.
+func messageList(messages []*Message) func(dst []byte) []byte {
+	return func(dst []byte) []byte {
+		size := 0
+		for _, m := range messages {
+			if f := m.frame.Load(); f != nil {
+				size += len(*f) + 1
+			}
 		}
-		dst = append(dst, m.zotFrame()...)
+		dst = append(slices.Grow(dst, size), `{"messages":[`...)
+		for i, m := range messages {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = appendMessage(dst, m)
+		}
+		return append(dst, "]}"...)
 	}
-	return append(dst, "]}"...)
 }
 
 func (s *zotServer) models() []map[string]any {
