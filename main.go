@@ -40,23 +40,23 @@ const (
 
 // options are the command line.
 type options struct {
-	mode                   string // "rpc", "print", "json" or ""
-	provider, model        string
-	apiKey, baseURL        string
-	reasoning              string
-	cwd                    string
-	systemPrompt           string
-	appendPrompt           []string
-	maxSteps               int
-	noTools                bool
-	tools                  []string
-	noContextFiles         bool
-	noSkill, withSkills    bool
-	noYolo                 bool
-	noAutoCompact          bool
-	stdin                  bool
-	listModels, help, vers bool
-	prompt                 string
+	mode                      string // "rpc", "print", "json" or ""
+	provider, model           string
+	apiKey, baseURL           string
+	reasoning                 string
+	cwd                       string
+	systemPrompt              string
+	appendPrompt              []string
+	maxSteps                  int
+	noTools                   bool
+	tools                     []string
+	noContextFiles            bool
+	noSkill, withSkills       bool
+	noYolo                    bool
+	noAutoCompact             bool
+	stdin                     bool
+	listModels, help, version bool
+	prompt                    string
 }
 
 // flag is one entry of the command line and of the help text.
@@ -64,7 +64,7 @@ type flag struct {
 	name, short string
 	value       string // name of the value in the help text; "" for a switch
 	help        string
-	set         func(o *options, v string) error
+	to          any // where it goes: *bool, *string, *[]string or func(string) error
 }
 
 type flagGroup struct {
@@ -72,38 +72,59 @@ type flagGroup struct {
 	flags []flag
 }
 
-var flagGroups = []flagGroup{
-	{"Modes", []flag{
-		{"print", "p", "", "answer one prompt: the text on stdout", func(o *options, _ string) error { return o.setMode("print") }},
-		{"json", "", "", "answer one prompt: the events on stdout, one JSON object a line", func(o *options, _ string) error { return o.setMode("json") }},
-		{"rpc", "", "", "the same as `zot rpc`", func(o *options, _ string) error { return o.setMode("rpc") }},
-		{"list-models", "", "", "list every known model", func(o *options, _ string) error { o.listModels = true; return nil }},
-		{"help", "h", "", "this text", func(o *options, _ string) error { o.help = true; return nil }},
-		{"version", "v", "", "the version", func(o *options, _ string) error { o.vers = true; return nil }},
-	}},
-	{"Model", []flag{
-		{"provider", "", "NAME", "who answers; `script` needs no key and no network", text(func(o *options) *string { return &o.provider })},
-		{"model", "", "ID", "which model", text(func(o *options) *string { return &o.model })},
-		{"api-key", "", "KEY", "the key; better in the environment or in auth.json, where no other user sees it", text(func(o *options) *string { return &o.apiKey })},
-		{"base-url", "", "URL", "another address of the provider's API", text(func(o *options) *string { return &o.baseURL })},
-		{"reasoning", "", "LEVEL", "off, minimum, low, medium, high, xhigh or max", setReasoningFlag},
-	}},
-	{"Prompt", []flag{
-		{"system-prompt", "", "TEXT", "replace the system prompt (also: $ZOT_HOME/SYSTEM.md)", text(func(o *options) *string { return &o.systemPrompt })},
-		{"append-system-prompt", "", "TEXT", "add to the system prompt; repeatable", func(o *options, v string) error { o.appendPrompt = append(o.appendPrompt, v); return nil }},
-		{"no-context-files", "", "", "leave out AGENTS.md and CLAUDE.md", func(o *options, _ string) error { o.noContextFiles = true; return nil }},
-		{"no-skill", "", "", "leave out all skills", func(o *options, _ string) error { o.noSkill = true; return nil }},
-		{"with-skills", "", "", "also load the skills under $ZOT_HOME and the home directory", func(o *options, _ string) error { o.withSkills = true; return nil }},
-		{"stdin", "", "", "with -p and --json: wait for piped input, however late it comes", func(o *options, _ string) error { o.stdin = true; return nil }},
-	}},
-	{"Work", []flag{
-		{"cwd", "", "DIR", "the working directory", text(func(o *options) *string { return &o.cwd })},
-		{"tools", "", "LIST", "only these tools, separated by commas", setToolsFlag},
-		{"no-tools", "", "", "no tools", func(o *options, _ string) error { o.noTools = true; return nil }},
-		{"max-steps", "", "N", "at most so many model calls a prompt (default 50)", setStepsFlag},
-		{"no-auto-compact", "", "", "never compact the conversation unasked", func(o *options, _ string) error { o.noAutoCompact = true; return nil }},
-		{"no-yolo", "", "", "ask before each tool call (no effect yet in these modes)", func(o *options, _ string) error { o.noYolo = true; return nil }},
-	}},
+// flagGroups is the command line, as it is read and as it is helped with.
+func (o *options) flagGroups() []flagGroup {
+	mode := func(name string) func(string) error {
+		return func(string) error { return o.setMode(name) }
+	}
+	return []flagGroup{
+		{"Modes", []flag{
+			{"print", "p", "", "answer one prompt: the text on stdout", mode("print")},
+			{"json", "", "", "answer one prompt: the events on stdout, one JSON object a line", mode("json")},
+			{"rpc", "", "", "the same as `zot rpc`", mode("rpc")},
+			{"list-models", "", "", "list every known model", &o.listModels},
+			{"help", "h", "", "this text", &o.help},
+			{"version", "v", "", "the version", &o.version},
+		}},
+		{"Model", []flag{
+			{"provider", "", "NAME", "who answers; `script` needs no key and no network", &o.provider},
+			{"model", "", "ID", "which model", &o.model},
+			{"api-key", "", "KEY", "the key; other users can see it here, so better use the environment or auth.json", &o.apiKey},
+			{"base-url", "", "URL", "another address of the provider's API", &o.baseURL},
+			{"reasoning", "", "LEVEL", "off, minimum, low, medium, high, xhigh or max", o.setReasoning},
+		}},
+		{"Prompt", []flag{
+			{"system-prompt", "", "TEXT", "replace the system prompt (also: $ZOT_HOME/SYSTEM.md)", &o.systemPrompt},
+			{"append-system-prompt", "", "TEXT", "add to the system prompt; repeatable", &o.appendPrompt},
+			{"no-context-files", "", "", "leave out AGENTS.md and CLAUDE.md", &o.noContextFiles},
+			{"no-skill", "", "", "leave out all skills", &o.noSkill},
+			{"with-skills", "", "", "also load the skills under $ZOT_HOME and the home directory", &o.withSkills},
+			{"stdin", "", "", "with -p and --json: wait for piped input, however late it comes", &o.stdin},
+		}},
+		{"Work", []flag{
+			{"cwd", "", "DIR", "the working directory", &o.cwd},
+			{"tools", "", "LIST", "only these tools, separated by commas", o.setTools},
+			{"no-tools", "", "", "no tools", &o.noTools},
+			{"max-steps", "", "N", "at most so many model calls a prompt (default 50)", o.setSteps},
+			{"no-auto-compact", "", "", "never compact the conversation unasked", &o.noAutoCompact},
+			{"no-yolo", "", "", "ask before each tool call (no effect yet in these modes)", &o.noYolo},
+		}},
+	}
+}
+
+// set takes the flag's value; a switch has none.
+func (f flag) set(v string) error {
+	switch to := f.to.(type) {
+	case *bool:
+		*to = true
+	case *string:
+		*to = v
+	case *[]string:
+		*to = append(*to, v)
+	case func(string) error:
+		return to(v)
+	}
+	return nil
 }
 
 // aliases are other spellings that programs pass.
@@ -134,16 +155,12 @@ func (o *options) setMode(mode string) error {
 	return nil
 }
 
-func text(field func(*options) *string) func(*options, string) error {
-	return func(o *options, v string) error { *field(o) = v; return nil }
-}
-
-func setReasoningFlag(o *options, v string) (err error) {
+func (o *options) setReasoning(v string) (err error) {
 	o.reasoning, err = parseReasoning(v)
 	return err
 }
 
-func setStepsFlag(o *options, v string) error {
+func (o *options) setSteps(v string) error {
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 {
 		return fmt.Errorf("%q is not a number of steps", v)
@@ -152,7 +169,7 @@ func setStepsFlag(o *options, v string) error {
 	return nil
 }
 
-func setToolsFlag(o *options, v string) error {
+func (o *options) setTools(v string) error {
 	for name := range strings.SplitSeq(v, ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			o.tools = append(o.tools, name)
@@ -181,7 +198,7 @@ func parseArgs(args []string) (*options, error) {
 			continue
 		}
 		name, value, hasValue := strings.Cut(arg, "=")
-		f, err := findFlag(name)
+		f, err := o.findFlag(name)
 		if err != nil {
 			return nil, err
 		}
@@ -194,11 +211,11 @@ func parseArgs(args []string) (*options, error) {
 			}
 			value, args = args[0], args[1:]
 		}
-		if err := f.set(o, value); err != nil {
+		if err := f.set(value); err != nil {
 			return nil, fmt.Errorf("--%s: %w", f.name, err)
 		}
 	}
-	if o.mode == "" && len(words) > 0 && words[0] == "rpc" {
+	if (o.mode == "" || o.mode == "rpc") && len(words) > 0 && words[0] == "rpc" {
 		o.mode, words = "rpc", words[1:]
 	}
 	if o.mode == "rpc" && len(words) > 0 {
@@ -209,12 +226,12 @@ func parseArgs(args []string) (*options, error) {
 }
 
 // findFlag looks a flag up. The error names the nearest one that exists.
-func findFlag(arg string) (flag, error) {
+func (o *options) findFlag(arg string) (flag, error) {
 	name := strings.TrimLeft(arg, "-")
 	name = cmp.Or(aliases[name], name)
 	long := strings.HasPrefix(arg, "--")
 	nearest, best := "", 4
-	for _, g := range flagGroups {
+	for _, g := range o.flagGroups() {
 		for _, f := range g.flags {
 			if long && f.name == name || !long && f.short == name {
 				return f, nil
@@ -254,7 +271,7 @@ func distance(a, b string) int {
 
 func printHelp(w io.Writer) {
 	fmt.Fprint(w, helpHead)
-	for _, g := range flagGroups {
+	for _, g := range new(options).flagGroups() {
 		fmt.Fprintf(w, "\n%s:\n", g.title)
 		for _, f := range g.flags {
 			name := "--" + f.name
@@ -461,7 +478,7 @@ func main() {
 	switch {
 	case o.help:
 		printHelp(os.Stdout)
-	case o.vers:
+	case o.version:
 		fmt.Println("zot", version())
 	case o.listModels:
 		all, err := loadCatalog(zotHome())
