@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -239,4 +240,34 @@ func decodeStream(t *testing.T, w wireFormat, r *request, body io.Reader) (*Mess
 func sameMessage(a, b *Message) bool {
 	return a.Stop == b.Stop && a.RawStop == b.RawStop &&
 		reflect.DeepEqual(a.Usage, b.Usage) && reflect.DeepEqual(a.Content, b.Content)
+}
+
+// TestReplay runs the recorded streams through the built binary with the tool
+// that lies beside them, whole and in small pieces.
+func TestReplay(t *testing.T) {
+	const known = "_synthetic/openai/vercel-ai--openai-shell-container.1" // its deltas contradict its final text
+	tool := filepath.Join("..", "shared", "tools", "replay.py")
+	if _, err := os.Stat(tool); err != nil {
+		t.Skip("the recorded streams are not here")
+	}
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("python3 is not installed")
+	}
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	for _, chunk := range []string{"0", "7"} {
+		t.Run("chunk "+chunk, func(t *testing.T) {
+			t.Parallel()
+			out, _ := exec.Command("python3", tool, zotBin, filepath.Join("..", "shared", "streams"), "--chunk", chunk).CombinedOutput()
+			for line := range strings.Lines(string(out)) {
+				if !strings.HasPrefix(line, known) && !strings.Contains(line, "recorded streams right") {
+					t.Error(line)
+				}
+			}
+			if !strings.Contains(string(out), "recorded streams right") {
+				t.Errorf("it did not finish: %s", out)
+			}
+		})
+	}
 }
