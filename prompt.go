@@ -209,6 +209,7 @@ func (l *loader) search(scope string, paths ...string) {
 
 func (l *loader) searchDir(scope, dir string) {
 	real, _ := filepath.EvalSymlinks(dir)
+	real = cmp.Or(real, dir) // some Windows volumes cannot tell
 	if l.searched[real] || len(l.searched) == maxSearchDirs {
 		return
 	}
@@ -278,7 +279,7 @@ func skillTool(skills []promptFile) *tool {
 			`"description":"name of the skill"}},"required":["name"]}`),
 		readOnly: true,
 		run: func(_ context.Context, c *toolCall) toolResult {
-			args, _ := parseObject(c.args) // it is one
+			args, _ := parseObject(c.args) // the agent has checked that it is one
 			name, err := args.str("name")
 			if err != nil {
 				return errorResult("bad arguments: " + err.Error())
@@ -461,16 +462,14 @@ func contextFiles(home, cwd string, read func(path string) string) string {
 }
 
 // skillList tells the model which skills there are and how to load one.
-func skillList(skills []promptFile) string {
-	if len(skills) == 0 {
-		return ""
-	}
-	var b strings.Builder
-	b.WriteString("Skills are instructions for particular tasks. When a task fits the description of one, load it " +
-		"before you begin: with the skill tool, or if you have none by reading its file.\n\n<available_skills>\n")
+func skillList(skills []promptFile) (list string) {
 	for _, s := range skills {
-		fmt.Fprintf(&b, "<skill>\n<name>%s</name>\n<description>%s</description>\n<location>%s</location>\n</skill>\n",
+		list += fmt.Sprintf("<skill>\n<name>%s</name>\n<description>%s</description>\n<location>%s</location>\n</skill>\n",
 			escapeXML(s.name), escapeXML(s.description), escapeXML(s.path))
 	}
-	return b.String() + "</available_skills>"
+	if list == "" {
+		return ""
+	}
+	return "Skills are instructions for particular tasks. When a task fits the description of one, load it before you " +
+		"begin: with the skill tool, or if you have none by reading its file.\n\n<available_skills>\n" + list + "</available_skills>"
 }
