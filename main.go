@@ -322,8 +322,8 @@ type setup struct {
 	cwd       string
 	provider  *providerInfo
 	model     *Model
-	skills    []skill
-	templates []promptTemplate
+	skills    []promptFile
+	templates []promptFile
 	tools     []*tool
 	warnings  []string // told by the mode's own means
 }

@@ -5,8 +5,8 @@
 //     fixed order, so that provider caches hit.
 //   - A file that cannot be used costs that file only, and a warning with its
 //     path and the reason.
-//   - Only regular files are opened, a bounded part of each is read, and what
-//     goes to the model is valid UTF-8.
+//   - Only regular files of bounded size are opened, and what goes to the model
+//     is valid UTF-8.
 package main
 
 import (
@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/user"
@@ -26,13 +25,11 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 )
 
 const (
-	maxTextFile   = 256 << 10 // bytes read of one file
+	maxTextFile   = 256 << 10 // bytes of one file
 	maxSearchDirs = 2000      // directories searched for skills
-	maxSkillDepth = 6         // levels below a directory of skills
 )
 
 // zotHome returns the absolute path of the directory with zot's own files:
@@ -50,10 +47,8 @@ func zotHome() string {
 	default:
 		dir = filepath.Join(userHome(), ".local", "state", "zot")
 	}
-	if abs, err := filepath.Abs(dir); err == nil {
-		return abs
-	}
-	return dir // relative, and the working directory is gone
+	abs, _ := filepath.Abs(dir) // fails if the working directory is gone, and then the start does
+	return abs
 }
 
 // userHome returns the user's home directory. A client may start us without
@@ -83,310 +78,200 @@ func projectDirs(cwd string) (dirs []string) {
 	}
 }
 
-// place is where to look for skills or prompt templates, or one that was found.
-type place struct {
-	path  string // absolute
-	scope string // "project", "user", or "path": named by the user or a manifest
-}
-
-// extraPlaces resolves paths against cwd.
-func extraPlaces(cwd string, paths []string) (places []place) {
-	for _, p := range paths {
-		if !filepath.IsAbs(p) {
-			p = filepath.Join(cwd, p)
-		}
-		places = append(places, place{filepath.Clean(p), "path"})
-	}
-	return places
-}
-
-// finder collects files that match, in a fixed order. It follows symbolic links
-// to directories, as skills are often linked into place, but goes into none
-// twice: links may form loops.
-type finder struct {
-	match    func(name string) bool
-	depth    int             // levels below a place
-	seen     map[string]bool // directories, with links resolved
-	files    []place
-	warnings []string
-}
-
-// find returns the matching files in and below the places. A place may be a
-// file itself; it may be missing unless its scope is "path".
-func find(places []place, depth int, match func(name string) bool) (files []place, warnings []string) {
-	f := finder{match: match, depth: depth, seen: map[string]bool{}}
-	for _, p := range places {
-		info, err := os.Stat(p.path)
-		switch {
-		case p.scope != "path" && errors.Is(err, fs.ErrNotExist):
-		case err == nil && info.IsDir():
-			f.search(p, 0)
-		default: // reading it will tell if something is wrong with it
-			f.files = append(f.files, p)
-		}
-	}
-	return f.files, f.warnings
-}
-
-func (f *finder) search(dir place, depth int) {
-	real, err := filepath.EvalSymlinks(dir.path)
-	if err != nil {
-		f.warnings = append(f.warnings, "not searched: "+err.Error())
-		return
-	}
-	if f.seen[real] || len(f.seen) > maxSearchDirs {
-		return
-	}
-	f.seen[real] = true
-	if len(f.seen) > maxSearchDirs {
-		f.warnings = append(f.warnings, fmt.Sprintf("search stopped before %s: more than %d directories",
-			dir.path, maxSearchDirs))
-		return
-	}
-	entries, err := os.ReadDir(dir.path)
-	if err != nil {
-		f.warnings = append(f.warnings, "not searched: "+err.Error())
-	}
-	for _, e := range entries {
-		p := place{filepath.Join(dir.path, e.Name()), dir.scope}
-		if f.match(e.Name()) {
-			f.files = append(f.files, p)
-			continue
-		}
-		if depth == f.depth || e.Type().IsRegular() || e.Name() == ".git" || e.Name() == "node_modules" {
-			continue
-		}
-		if info, err := os.Stat(p.path); err == nil && info.IsDir() {
-			f.search(p, depth+1)
-		}
-	}
-}
-
 // readText reads a file that goes to the model: without byte order mark, lines
-// ending in \n, bad UTF-8 repaired. A file above maxTextFile is cut and says so.
-func readText(path string) (text string, cut bool, err error) {
+// ending in \n, bad UTF-8 repaired.
+func readText(path string) (string, error) {
 	info, err := os.Stat(path)
-	if err != nil {
-		return "", false, err
+	switch {
+	case err != nil:
+		return "", err
+	case !info.Mode().IsRegular(): // opening a FIFO would wait for its writer
+		return "", fmt.Errorf("%s is not a regular file", path)
+	case info.Size() > maxTextFile:
+		return "", fmt.Errorf("%s is larger than %d KiB", path, maxTextFile>>10)
 	}
-	if !info.Mode().IsRegular() { // opening a FIFO would wait for its writer
-		return "", false, fmt.Errorf("%s is not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", false, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxTextFile+1))
-	if err != nil {
-		return "", false, err
-	}
-	if cut = len(data) > maxTextFile; cut {
-		n := maxTextFile
-		for n > maxTextFile-utf8.UTFMax && !utf8.RuneStart(data[n]) {
-			n--
-		}
-		data = fmt.Appendf(data[:n], "\n[cut: the file is larger than %d KiB]\n", maxTextFile>>10)
-	}
-	text = strings.TrimPrefix(strings.ToValidUTF8(string(data), "\ufffd"), "\ufeff")
-	return strings.ReplaceAll(text, "\r\n", "\n"), cut, nil
+	data, err := os.ReadFile(path)
+	text := strings.TrimPrefix(strings.ToValidUTF8(string(data), "\ufffd"), "\ufeff")
+	return strings.ReplaceAll(text, "\r\n", "\n"), err
 }
 
-// readMarkdown reads a file with front matter: its fields and the text below.
-func readMarkdown(path string) (fields map[string]string, body string, err error) {
-	text, _, err := readText(path)
-	if err != nil {
-		return nil, "", err
-	}
-	fields, body, err = frontMatter(text)
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: front matter: %w", path, err)
-	}
-	return fields, body, nil
-}
-
-// frontMatter splits a text into the fields of its leading `---` block, none if
-// there is no block, and the rest, trimmed. Of YAML it knows what such files
-// use: `key: value` at the margin with plain, quoted and block (> and |) values,
-// continued on indented lines, and comments. Anything nested stays the text of
-// its key.
+// frontMatter splits a text into the fields of its leading `---` block, if there
+// is one, and the rest, trimmed. Of YAML it knows what such files use: `key: value`
+// at the margin with plain, quoted and block (> and |) values, and comment lines.
+// Any other line continues the value above it.
 func frontMatter(text string) (fields map[string]string, body string, err error) {
 	lines := strings.Split(text, "\n")
-	fence := func(line string) bool { return strings.TrimRight(line, " \t") == "---" }
-	if !fence(lines[0]) {
+	if strings.TrimRight(lines[0], " \t") != "---" {
 		return nil, strings.TrimSpace(text), nil
 	}
-	end := 1 + slices.IndexFunc(lines[1:], fence)
-	if end == 0 {
-		return nil, "", errors.New("no closing --- line")
-	}
 	fields = map[string]string{}
-	for i := 1; i < end; {
-		line, number := lines[i], i+1
-		i++
-		if strings.TrimSpace(line) == "" || line[0] == '#' {
-			continue
-		}
-		m := fieldStart().FindStringSubmatch(line)
-		if m == nil {
-			return nil, "", fmt.Errorf("line %d is not `key: value`", number)
-		}
-		key, first := m[1], m[2]
-		if _, twice := fields[key]; twice {
-			return nil, "", fmt.Errorf("line %d: %q is there twice", number, key)
-		}
-		start := i
-		for i < end && continues(lines[i]) {
-			i++
-		}
-		if fields[key], err = fieldValue(first, lines[start:i]); err != nil {
-			return nil, "", fmt.Errorf("line %d: %q: %w", number, key, err)
+	key, separator := "", ""
+	for i, line := range lines[1:] {
+		line = strings.TrimRight(line, " \t")
+		name, value, isField := strings.Cut(line, ":")
+		switch {
+		case line == "---":
+			return fields, strings.TrimSpace(strings.Join(lines[i+2:], "\n")), nil
+		case line == "" || line[0] == '#':
+		case !isField || line[0] == ' ' || line[0] == '\t':
+			fields[key] = strings.TrimSpace(fields[key] + separator + strings.TrimSpace(line))
+		default:
+			key, value, separator = strings.TrimSpace(name), strings.TrimSpace(value), " "
+			switch strings.TrimRight(value, "+-123456789") {
+			case ">":
+				value = ""
+			case "|":
+				value, separator = "", "\n"
+			}
+			fields[key] = value
 		}
 	}
-	return fields, strings.TrimSpace(strings.Join(lines[end+1:], "\n")), nil
+	return nil, "", errors.New("no --- line ends the front matter")
 }
 
-var (
-	fieldStart  = lazyRegexp(`^([^\s#:][^:]*?)\s*:(?:\s+(.*?))?\s*$`)
-	blockHeader = lazyRegexp(`^[|>][-+1-9]{0,2}(?:\s+#.*)?$`)
-	quotedValue = lazyRegexp(`(?s)^(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)')(?:\s+#.*)?$`)
-	comment     = lazyRegexp(`(?m)(?:^|\s)#.*$`)
-	lineBreaks  = lazyRegexp(`\n+`)
-)
-
-// continues reports whether a line belongs to the key above it: it is blank,
-// indented, or an item of a list (which YAML allows at the margin).
-func continues(line string) bool {
-	return line == "" || line[0] == ' ' || line[0] == '\t' || line == "-" || strings.HasPrefix(line, "- ")
+// unquote returns what a quoted value says; escapes are those of JSON. Any other
+// value, and one that is not well quoted, stays as it is.
+func unquote(value string) string {
+	var s string
+	if strings.HasPrefix(value, `"`) && json.Unmarshal([]byte(value), &s) == nil {
+		return s
+	}
+	if n := len(value); n > 1 && value[0] == '\'' && value[n-1] == '\'' {
+		return strings.ReplaceAll(value[1:n-1], "''", "'")
+	}
+	return value
 }
 
-// fieldValue reads a value from its first line and those that continue it.
-func fieldValue(first string, more []string) (string, error) {
-	if blockHeader().MatchString(first) {
-		text := dedent(more)
-		if first[0] == '>' {
-			text = fold(text)
-		}
-		return strings.TrimSpace(text), nil
-	}
-	lines := []string{first}
-	for _, l := range more {
-		lines = append(lines, strings.TrimSpace(l))
-	}
-	text := strings.TrimSpace(strings.Join(lines, "\n"))
-	if !strings.HasPrefix(text, `"`) && !strings.HasPrefix(text, `'`) {
-		return strings.TrimSpace(fold(comment().ReplaceAllString(text, ""))), nil
-	}
-	m := quotedValue().FindStringSubmatch(fold(text))
-	switch {
-	case m == nil:
-		return "", errors.New("the quote is not closed, or there is text behind it")
-	case text[0] == '\'':
-		return strings.TrimSpace(strings.ReplaceAll(m[2], "''", "'")), nil
-	}
-	var s string // the escapes are those of JSON, and in YAML tabs and line breaks may stand as they are
-	escaped := strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(m[1])
-	if err := json.Unmarshal([]byte(`"`+escaped+`"`), &s); err != nil {
-		return "", fmt.Errorf("bad quoted text: %w", err)
-	}
-	return strings.TrimSpace(s), nil
-}
-
-// dedent joins lines without the indentation of the first that is not blank.
-func dedent(lines []string) string {
-	indent := ""
-	var out strings.Builder
-	for _, l := range lines {
-		text := strings.TrimLeft(l, " \t")
-		if indent == "" && text != "" {
-			indent = l[:len(l)-len(text)]
-		}
-		if text != "" {
-			out.WriteString(strings.TrimPrefix(l, indent))
-		}
-		out.WriteByte('\n')
-	}
-	return out.String()
-}
-
-// fold makes a line break a space, and n more of them n line breaks.
-func fold(text string) string {
-	return lineBreaks().ReplaceAllStringFunc(text, func(breaks string) string {
-		return cmp.Or(breaks[1:], " ")
-	})
-}
-
-// skill is a directory with instructions that the model loads at need.
-type skill struct {
+// promptFile is a skill (instructions that the model loads at need) or a prompt
+// template (a text that the user calls by /name).
+type promptFile struct {
+	path              string // absolute
+	scope             string // "project", "user", or "path": named by the user or a manifest
 	name, description string
-	path              string // absolute, of its SKILL.md
-	scope             string // see place
+	body              string // of a skill: what the model gets when it loads it
 }
-
-var skillName = lazyRegexp(`^[A-Za-z0-9._-]{1,64}$`)
 
 // loadSkills finds the skills of the project, then with user those of the user,
 // then those of extra: directories or SKILL.md files, relative to cwd. cwd and
 // home ($ZOT_HOME) are absolute. The first skill of a name wins.
-func loadSkills(cwd, home string, user bool, extra []string) (skills []skill, warnings []string) {
-	var places []place
+func loadSkills(cwd, home string, user bool, extra []string) (skills []promptFile, warnings []string) {
+	l := loader{cwd: cwd, skills: true, searched: map[string]bool{}}
 	for _, dir := range projectDirs(cwd) {
 		for _, sub := range []string{".zot", ".agents", ".claude"} {
-			places = append(places, place{filepath.Join(dir, sub, "skills"), "project"})
+			l.search("project", filepath.Join(dir, sub, "skills"))
 		}
 	}
 	if user {
-		places = append(places, place{filepath.Join(home, "skills"), "user"},
-			place{filepath.Join(userHome(), ".agents", "skills"), "user"},
-			place{filepath.Join(userHome(), ".claude", "skills"), "user"})
+		l.search("user", filepath.Join(home, "skills"))
+		l.search("user", filepath.Join(userHome(), ".agents", "skills"))
+		l.search("user", filepath.Join(userHome(), ".claude", "skills"))
 	}
-	files, warnings := find(append(places, extraPlaces(cwd, extra)...), maxSkillDepth,
-		func(name string) bool { return name == "SKILL.md" })
-	for _, f := range files {
-		s, err := loadSkill(f)
-		same := slices.IndexFunc(skills, func(o skill) bool { return o.name == s.name })
-		switch {
-		case err != nil:
-			warnings = append(warnings, "skill left out: "+err.Error())
-		case same < 0:
-			skills = append(skills, s)
-		case s.scope == "path" && s.path != skills[same].path: // it was asked for
-			warnings = append(warnings, fmt.Sprintf("skill left out: %s: %s has the same name", s.path, skills[same].path))
+	l.search("path", extra...)
+	return l.files, l.warnings
+}
+
+// loadTemplates reads the *.md files of the project, of the user, and of extra:
+// directories or files, relative to cwd. cwd and home ($ZOT_HOME) are absolute.
+// The first template of a name wins.
+func loadTemplates(cwd, home string, extra []string) (templates []promptFile, warnings []string) {
+	l := loader{cwd: cwd, searched: map[string]bool{}}
+	l.search("project", filepath.Join(cwd, ".zot", "prompts"))
+	l.search("user", filepath.Join(home, "prompts"))
+	l.search("path", extra...)
+	return l.files, l.warnings
+}
+
+// loader collects skills or prompt templates.
+type loader struct {
+	cwd      string
+	skills   bool            // else prompt templates
+	searched map[string]bool // directories, with links resolved
+	files    []promptFile
+	warnings []string
+}
+
+// search loads each path if it is a file, or what is in it, skills also from
+// directories below, in the order of the names. Links are followed, as skills are
+// often linked into place, but no directory is searched twice: links may form
+// loops. A path that is missing matters if the user named it.
+func (l *loader) search(scope string, paths ...string) {
+	for _, path := range paths {
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(l.cwd, path)
+		}
+		if isDir(path) {
+			l.searchDir(scope, path)
+		} else if _, err := os.Lstat(path); err == nil || scope == "path" {
+			l.load(scope, path)
 		}
 	}
-	return skills, warnings
 }
 
-func loadSkill(file place) (skill, error) {
-	fields, _, err := readMarkdown(file.path)
-	s := skill{
-		name:        cmp.Or(fields["name"], filepath.Base(filepath.Dir(file.path))),
-		description: fields["description"],
-		path:        file.path,
-		scope:       file.scope,
+func (l *loader) searchDir(scope, dir string) {
+	real, _ := filepath.EvalSymlinks(dir)
+	real = cmp.Or(real, dir) // some Windows volumes cannot tell
+	if l.searched[real] || len(l.searched) == maxSearchDirs {
+		return
 	}
+	l.searched[real] = true
+	if len(l.searched) == maxSearchDirs {
+		l.warnings = append(l.warnings, fmt.Sprintf("search ended in %s, the directory number %d", dir, maxSearchDirs))
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		l.warnings = append(l.warnings, "not searched: "+err.Error())
+	}
+	for _, e := range entries {
+		name, path := e.Name(), filepath.Join(dir, e.Name())
+		match := name == "SKILL.md" || !l.skills && filepath.Ext(name) == ".md"
+		if match || l.skills && name != ".git" && name != "node_modules" && isDir(path) {
+			l.search(scope, path)
+		}
+	}
+}
+
+// load reads a skill or prompt template.
+func (l *loader) load(scope, path string) {
+	text, err := readText(path)
+	if err != nil {
+		l.warnings = append(l.warnings, "left out: "+err.Error())
+		return
+	}
+	fields, body, err := frontMatter(text)
+	f := promptFile{path, scope, unquote(fields["name"]), unquote(fields["description"]), body}
+	if l.skills {
+		dir := filepath.Dir(path)
+		f.name = cmp.Or(f.name, filepath.Base(dir))
+		f.body = "References are relative to " + dir + ".\n\n" + body
+	} else {
+		title, _, _ := strings.Cut(body, "\n")
+		f.name = strings.TrimSuffix(filepath.Base(path), ".md")
+		f.description = cmp.Or(f.description, fmt.Sprintf("%.60s", title))
+	}
+	same := slices.IndexFunc(l.files, func(o promptFile) bool { return o.name == f.name })
 	switch {
 	case err != nil:
-		return s, err
-	case s.description == "":
-		return s, fmt.Errorf("%s: its front matter must have a description", s.path)
-	case !skillName().MatchString(s.name):
-		return s, fmt.Errorf("%s: the name %q must be 1 to 64 of A-Z a-z 0-9 . _ -", s.path, s.name)
+	case f.description == "":
+		err = errors.New("it has no description")
+	case f.name == "" || strings.ContainsFunc(f.name, unicode.IsSpace):
+		err = fmt.Errorf("by the name %q it cannot be called", f.name)
+	case same < 0:
+		l.files = append(l.files, f)
+	case scope == "path" && f.body != l.files[same].body: // it was asked for
+		err = fmt.Errorf("%s has the same name", l.files[same].path)
 	}
-	return s, nil
+	if err != nil {
+		l.warnings = append(l.warnings, "left out: "+path+": "+err.Error())
+	}
 }
 
-// instructions returns what the model gets when the skill is loaded.
-func (s skill) instructions() (string, error) {
-	_, body, err := readMarkdown(s.path)
-	if err != nil {
-		return "", fmt.Errorf("skill %s: %w", s.name, err)
-	}
-	return "References are relative to " + filepath.Dir(s.path) + ".\n\n" + body, nil
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // skillTool is the tool by which the model loads one of the skills.
-func skillTool(skills []skill) *tool {
+func skillTool(skills []promptFile) *tool {
 	return &tool{
 		name:        "skill",
 		description: "Load the instructions of one of the available skills.",
@@ -394,130 +279,48 @@ func skillTool(skills []skill) *tool {
 			`"description":"name of the skill"}},"required":["name"]}`),
 		readOnly: true,
 		run: func(_ context.Context, c *toolCall) toolResult {
-			text, err := callSkill(skills, c.args)
+			args, _ := parseObject(c.args) // the agent has checked that it is one
+			name, err := args.str("name")
 			if err != nil {
-				return errorResult(err.Error())
+				return errorResult("bad arguments: " + err.Error())
 			}
-			return toolResult{content: []Block{{Type: "text", Text: text}}}
+			for _, s := range skills {
+				if s.name == name {
+					return toolResult{content: []Block{{Type: "text", Text: s.body}}}
+				}
+			}
+			return errorResult(fmt.Sprintf("no skill is named %q: take a name from the list of available skills", name))
 		},
 	}
 }
 
-func callSkill(skills []skill, args json.RawMessage) (string, error) {
-	o, err := parseObject(args)
-	name := ""
-	if err == nil {
-		name, err = o.str("name")
-	}
-	if err != nil {
-		return "", fmt.Errorf("bad arguments: %w", err)
-	}
-	var names []string
-	for _, s := range skills {
-		if s.name == name {
-			return s.instructions()
-		}
-		names = append(names, s.name)
-	}
-	return "", fmt.Errorf("no skill is named %q; there are: %s", name, cmp.Or(strings.Join(names, ", "), "none"))
-}
-
-// promptTemplate is a text that the user calls by /name.
-type promptTemplate struct {
-	name, description string
-	path              string // absolute
-	scope             string // see place
-	body              string
-}
-
-// loadTemplates reads the *.md files of the project, of the user, and of extra:
-// directories or files, relative to cwd. cwd and home ($ZOT_HOME) are absolute.
-// The first template of a name wins.
-func loadTemplates(cwd, home string, extra []string) (templates []promptTemplate, warnings []string) {
-	places := []place{{filepath.Join(cwd, ".zot", "prompts"), "project"}, {filepath.Join(home, "prompts"), "user"}}
-	files, warnings := find(append(places, extraPlaces(cwd, extra)...), 0,
-		func(name string) bool { return filepath.Ext(name) == ".md" })
-	for _, f := range files {
-		t, err := loadTemplate(f)
-		same := slices.IndexFunc(templates, func(o promptTemplate) bool { return o.name == t.name })
-		switch {
-		case err != nil:
-			warnings = append(warnings, "prompt template left out: "+err.Error())
-		case same < 0:
-			templates = append(templates, t)
-		case t.scope == "path" && t.path != templates[same].path: // it was asked for
-			warnings = append(warnings, fmt.Sprintf("prompt template left out: %s: %s has the same name",
-				t.path, templates[same].path))
-		}
-	}
-	return templates, warnings
-}
-
-func loadTemplate(file place) (promptTemplate, error) {
-	fields, body, err := readMarkdown(file.path)
-	title, _, _ := strings.Cut(body, "\n")
-	if r := []rune(title); len(r) > 60 {
-		title = string(r[:60])
-	}
-	t := promptTemplate{
-		name:        strings.TrimSuffix(filepath.Base(file.path), ".md"),
-		description: cmp.Or(fields["description"], strings.TrimSpace(title)),
-		path:        file.path,
-		scope:       file.scope,
-		body:        body,
-	}
-	switch {
-	case err != nil:
-		return t, err
-	case body == "":
-		return t, fmt.Errorf("%s: it has no text", t.path)
-	case t.name == "" || strings.ContainsFunc(t.name, unicode.IsSpace):
-		return t, fmt.Errorf("%s: a name with spaces cannot be called", t.path)
-	}
-	return t, nil
-}
-
 // expand replaces `/skill:name args` and `/template args` by what they stand
 // for. Any other text comes back as it was, with ok false.
-func expand(text string, skills []skill, templates []promptTemplate) (out string, ok bool, err error) {
-	command, isCommand := strings.CutPrefix(text, "/")
-	if !isCommand {
-		return text, false, nil
-	}
-	name, args := command, ""
-	if i := strings.IndexFunc(command, unicode.IsSpace); i >= 0 {
-		name, args = command[:i], strings.TrimSpace(command[i:])
-	}
+func expand(text string, skills, templates []promptFile) (out string, ok bool, err error) {
+	end := strings.IndexFunc(text+" ", unicode.IsSpace)
+	command, args := text[:end], strings.TrimSpace(text[end:])
 	for _, s := range skills {
-		if name != "skill:"+s.name {
-			continue
+		if command == "/skill:"+s.name {
+			out = fmt.Sprintf("<skill name=\"%s\" location=\"%s\">\n%s\n</skill>\n\n%s",
+				escapeXML(s.name), escapeXML(s.path), s.body, args)
+			return strings.TrimSpace(out), true, nil
 		}
-		body, err := s.instructions()
-		if err != nil {
-			return text, false, err
-		}
-		out = fmt.Sprintf("<skill name=\"%s\" location=\"%s\">\n%s\n</skill>", s.name, escapeXML(s.path), body)
-		if args != "" {
-			out += "\n\n" + args
-		}
-		return out, true, nil
 	}
 	for _, t := range templates {
-		if name != t.name {
-			continue
+		if command == "/"+t.name {
+			out = substitute(t.body, splitArgs(args))
+			if strings.TrimSpace(out) == "" {
+				return text, false, fmt.Errorf("%s gives an empty text without arguments (%s)", command, t.path)
+			}
+			return out, true, nil
 		}
-		out = substitute(t.body, splitArgs(args))
-		if strings.TrimSpace(out) == "" {
-			return text, false, fmt.Errorf("/%s gives an empty text without arguments (%s)", name, t.path)
-		}
-		return out, true, nil
 	}
 	return text, false, nil
 }
 
 var (
-	quotedPart = lazyRegexp(`"[^"]*"|'[^']*'`)
 	argument   = lazyRegexp(`(?:"[^"]*"|'[^']*'|\S)+`)
+	quotedPart = lazyRegexp(`"([^"]*)"|'([^']*)'`)
 )
 
 // splitArgs splits like a shell: quotes group, there are no escapes. A quote
@@ -525,7 +328,7 @@ var (
 func splitArgs(s string) []string {
 	args := argument().FindAllString(s, -1)
 	for i, arg := range args {
-		args[i] = quotedPart().ReplaceAllStringFunc(arg, func(q string) string { return q[1 : len(q)-1] })
+		args[i] = quotedPart().ReplaceAllString(arg, "$1$2")
 	}
 	return args
 }
@@ -537,27 +340,21 @@ var placeholder = lazyRegexp(
 // substitute puts arguments into a template, in one pass: values are not
 // expanded again. A missing argument is empty.
 func substitute(body string, args []string) string {
+	all := strconv.Itoa(len(args))
 	return placeholder().ReplaceAllStringFunc(body, func(match string) string {
 		m := placeholder().FindStringSubmatch(match)
-		first, length := m[1]+m[4], "1" // one of the two is ""
+		first, count := m[1]+m[4], "1" // one of the two is ""
 		switch {
 		case m[2] != "":
-			first, length = m[2], m[3]
+			first, count = m[2], cmp.Or(m[3], all)
 		case first == "@" || first == "ARGUMENTS":
-			first, length = "1", ""
+			first, count = "1", all
 		}
-		rest := args[min(max(number(first), 1)-1, len(args)):] // counted from 1, as in bash
-		if length != "" {
-			rest = rest[:min(number(length), len(rest))]
-		}
-		return cmp.Or(strings.Join(rest, " "), m[5])
+		from, _ := strconv.Atoi(first) // counted from 1; what is too large becomes the largest int
+		n, _ := strconv.Atoi(count)
+		rest := args[min(max(from, 1)-1, len(args)):]
+		return cmp.Or(strings.Join(rest[:min(n, len(rest))], " "), m[5])
 	})
-}
-
-// number reads decimal digits; what is too large becomes the largest int.
-func number(digits string) int {
-	n, _ := strconv.Atoi(digits)
-	return n
 }
 
 func escapeXML(s string) string {
@@ -571,7 +368,7 @@ type promptParts struct {
 	add          []string // --append-system-prompt
 	contextFiles bool     // AGENTS.md and CLAUDE.md
 	tools        []*tool
-	skills       []skill
+	skills       []promptFile
 	now          time.Time
 }
 
@@ -579,36 +376,29 @@ type promptParts struct {
 // (or the text that replaces these three), context files, skills, appended
 // text, date and working directory.
 func systemPrompt(p promptParts) (text string, warnings []string) {
+	read := func(path string) string {
+		text, err := readText(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			warnings = append(warnings, "instructions left out: "+err.Error())
+		}
+		return strings.TrimSpace(text)
+	}
 	base := p.replace
 	if base == "" {
-		base, warnings = readInstructions(filepath.Join(p.home, "SYSTEM.md"))
+		base = read(filepath.Join(p.home, "SYSTEM.md"))
 	}
 	if base == "" {
 		base = ownPrompt(p.tools)
 	}
 	parts := []string{base}
 	if p.contextFiles {
-		files, w := contextFiles(p.home, p.cwd)
-		parts, warnings = append(parts, files), append(warnings, w...)
+		parts = append(parts, contextFiles(p.home, p.cwd, read))
 	}
-	parts = append(parts, skillList(p.skills, p.tools))
+	parts = append(parts, skillList(p.skills))
 	parts = append(parts, p.add...)
 	parts = append(parts, "Date: "+p.now.Local().Format(time.DateOnly)+"\nWorking directory: "+p.cwd)
 	parts = slices.DeleteFunc(parts, func(s string) bool { return strings.TrimSpace(s) == "" })
 	return strings.ToValidUTF8(strings.Join(parts, "\n\n"), "\ufffd"), warnings
-}
-
-// readInstructions reads a file that may be missing or empty; then text is "".
-func readInstructions(path string) (text string, warnings []string) {
-	text, cut, err := readText(path)
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		warnings = []string{"instructions left out: " + err.Error()}
-	case cut:
-		warnings = []string{fmt.Sprintf("%s is larger than %d KiB: the model is told its beginning only",
-			path, maxTextFile>>10)}
-	}
-	return strings.TrimSpace(text), warnings
 }
 
 const identity = "You are zot, a coding agent: you help people write, change, understand and run software."
@@ -628,79 +418,58 @@ var rules = []struct{ tool, text string }{
 
 // ownPrompt is the identity, the tools on offer and the working rules.
 func ownPrompt(tools []*tool) string {
-	text, list := identity, ""
+	list, has := "", map[string]bool{"": true}
 	for _, t := range tools {
+		has[t.name] = true
 		if !t.deferred {
 			line, _, _ := strings.Cut(strings.TrimSpace(t.description), "\n")
 			list += "\n- " + t.name + ": " + strings.TrimSpace(line)
 		}
 	}
+	text := identity
 	if list != "" {
 		text += "\n\nYour tools:" + list
 	}
 	text += "\n\nHow you work:"
 	for _, r := range rules {
-		if r.tool == "" || hasTool(tools, r.tool) {
+		if has[r.tool] {
 			text += "\n- " + r.text
 		}
 	}
 	return text
 }
 
-func hasTool(tools []*tool, name string) bool {
-	return slices.ContainsFunc(tools, func(t *tool) bool { return t.name == name })
-}
-
 // contextFiles returns the instruction files of the user, then of the project
-// from the repository root down to cwd. A directory whose two files say the
-// same is told once.
-func contextFiles(home, cwd string) (text string, warnings []string) {
-	dirs := projectDirs(cwd)
-	root := dirs[len(dirs)-1]
+// from the repository root down to cwd. One that repeats the text before it,
+// as a CLAUDE.md linked to AGENTS.md does, is told once.
+func contextFiles(home, cwd string, read func(path string) string) string {
 	paths := []string{filepath.Join(home, "AGENTS.md")}
-	for _, dir := range slices.Backward(dirs) {
+	for _, dir := range slices.Backward(projectDirs(cwd)) {
 		paths = append(paths, filepath.Join(dir, "AGENTS.md"), filepath.Join(dir, "CLAUDE.md"))
 	}
-	told := map[[2]string]bool{} // directory and content
+	text, last := "", ""
 	for _, path := range paths {
-		content, w := readInstructions(path)
-		key := [2]string{filepath.Dir(path), content}
-		if content != "" && told[key] {
-			continue
+		if content := read(path); content != "" && content != last {
+			text += "\n\n<instructions file=\"" + escapeXML(path) + "\">\n" + content + "\n</instructions>"
+			last = content
 		}
-		told[key] = true
-		warnings = append(warnings, w...)
-		if content == "" {
-			continue
-		}
-		name := path
-		if rel, err := filepath.Rel(root, path); err == nil && filepath.IsLocal(rel) {
-			name = filepath.ToSlash(rel)
-		}
-		text += "\n\n<instructions file=\"" + escapeXML(name) + "\">\n" + content + "\n</instructions>"
 	}
-	if text != "" {
-		text = "Instructions of the user and the project. Where two disagree the later one counts, " +
-			"and what the user says in the conversation counts more than any." + text
+	if text == "" {
+		return ""
 	}
-	return text, warnings
+	return "Instructions of the user and the project. Where two disagree the later one counts, " +
+		"and what the user says in the conversation counts more than any." + text
 }
 
 // skillList tells the model which skills there are and how to load one.
-func skillList(skills []skill, tools []*tool) string {
-	if len(skills) == 0 {
-		return ""
-	}
-	how := "by reading the file at its location"
-	if hasTool(tools, "skill") {
-		how = "with the skill tool"
-	}
-	var b strings.Builder
-	b.WriteString("Skills are instructions for particular tasks. When a task fits the description of one, load it " +
-		how + " before you begin.\n\n<available_skills>\n")
+func skillList(skills []promptFile) (list string) {
 	for _, s := range skills {
-		fmt.Fprintf(&b, "<skill>\n<name>%s</name>\n<description>%s</description>\n<location>%s</location>\n</skill>\n",
+		list += fmt.Sprintf("<skill>\n<name>%s</name>\n<description>%s</description>\n<location>%s</location>\n</skill>\n",
 			escapeXML(s.name), escapeXML(s.description), escapeXML(s.path))
 	}
-	return b.String() + "</available_skills>"
+	if list == "" {
+		return ""
+	}
+	return "Skills are instructions for particular tasks. When a task fits the description of one, load it before you " +
+		"begin: with the skill tool, or if you have none by reading its file.\n\n<available_skills>\n" + list + "</available_skills>"
 }

@@ -108,40 +108,26 @@ func TestFrontMatter(t *testing.T) {
 		{"plain", "---\nname: x\ndescription: does: this, and that\n---\n\nBody\n\nmore\n", "does: this, and that", "Body\n\nmore"},
 		{"empty block", "---\n---\nBody", "", "Body"},
 		{"fence with blanks", "---  \ndescription: d\n---\t\nB", "d", "B"},
-		{"comments", "---\n# one\ndescription: a#b # two\n\n---\nB", "a#b", "B"},
-		{"hash in quotes", "---\ndescription: \"a # b\" # c\n---\nB", "a # b", "B"},
-		{"double quotes", `---` + "\n" + `description: "say \"hi\"\n\u00e9"` + "\n---\nB", "say \"hi\"\né", "B"},
+		{"comment lines", "---\n# one: two\ndescription: a # b\n\n---\nB", "a # b", "B"},
+		{"double quotes", `---` + "\n" + `description: "say \"hi\": \u00e9"` + "\n---\nB", "say \"hi\": é", "B"},
 		{"single quotes", "---\ndescription: 'it''s \\n'\n---\nB", `it's \n`, "B"},
-		{"quotes over lines", "---\ndescription: \"one\n  two\n\n  three\tfour\"\n---\nB", "one two\nthree\tfour", "B"},
-		{"plain over lines", "---\ndescription: one\n  two # no\n\n  three\nname: x\n---\nB", "one two\nthree", "B"},
-		{"value below its key", "---\ndescription:\n  one\n  two\n---\nB", "one two", "B"},
-		{"folded", "---\ndescription: >-\n  one\n  two\n\n  three\nname: x\n---\nB", "one two\nthree", "B"},
-		{"literal", "---\ndescription: |\n  one\n    two\n\n  three\n---\nB", "one\n  two\n\nthree", "B"},
-		{"block with a fence inside", "---\ndescription: |\n  a\n  ---\n  b\n---\nB", "a\n---\nb", "B"},
-		{"tabs and blanks", "---\n\t\n\ndescription: |\n\ta\n \n\tb\n \nname: x\n---\nB", "a\n\nb", "B"},
+		{"quotes over lines", "---\ndescription: \"one\n  two\"\n---\nB", "one two", "B"},
+		{"not well quoted", "---\ndescription: \"one\" or 'two'\n---\nB", `"one" or 'two'`, "B"},
+		{"value below its key", "---\ndescription:\n  one\n  two: 2\nname: x\n---\nB", "one two: 2", "B"},
+		{"folded", "---\ndescription: >-\n  one\n  two\nname: x\n---\nB", "one two", "B"},
+		{"literal", "---\ndescription: |\n  one\n  ---\n  two\n---\nB", "one\n---\ntwo", "B"},
 		{"nested and lists", "---\nmetadata:\n  description: no\ntools:\n- a\n- b\ndescription: yes it is\n---\nB", "yes it is", "B"},
 		{"no header after >", "---\ndescription: >= 2 things\n---\nB", ">= 2 things", "B"},
 		{"fence in the body", "---\ndescription: d\n---\nA\n---\nB", "d", "A\n---\nB"},
 	} {
 		fields, body, err := frontMatter(c.text)
-		if err != nil || fields["description"] != c.description || body != c.body {
-			t.Errorf("%s: description %q, body %q, err %v", c.name, fields["description"], body, err)
+		if got := unquote(fields["description"]); err != nil || got != c.description || body != c.body {
+			t.Errorf("%s: description %q, body %q, err %v", c.name, got, body, err)
 		}
 	}
-	for _, c := range []struct{ text, want string }{
-		{"---\nname: x\nBody", "no closing ---"},
-		{"---", "no closing ---"},
-		{"---\nname x\n---\n", "line 2 is not"},
-		{"---\nurl:x\n---\n", "line 2 is not"},
-		{"---\n  name: x\n---\n", "line 2 is not"},
-		{"---\n\n# c\n  name: x\n---\n", "line 4 is not"},
-		{"---\na: 1\na: 2\n---\n", `line 3: "a" is there twice`},
-		{"---\na: 1\nb: \"x\n---\n", `line 3: "b": the quote is not closed`},
-		{"---\nb: 'x' y\n---\n", "text behind it"},
-		{"---\nb: \"\\q\"\n---\n", "bad quoted text"},
-	} {
-		if _, _, err := frontMatter(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: error %v, want %q", c.text, err, c.want)
+	for _, text := range []string{"---\nname: x\nBody", "---", "---\n"} {
+		if _, _, err := frontMatter(text); err == nil || !strings.Contains(err.Error(), "no --- line") {
+			t.Errorf("%q: error %v", text, err)
 		}
 	}
 }
@@ -150,20 +136,18 @@ func TestReadText(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"plain": "\ufeffa\r\nb\rc\xff\xfed\n",
 		"exact": strings.Repeat("x", maxTextFile),
-		"big":   "x" + strings.Repeat("é", maxTextFile), // the limit is within a character
+		"big":   strings.Repeat("x", maxTextFile+1),
 	})
-	if got, cut, err := readText(filepath.Join(dir, "plain")); got != "a\nb\rc\ufffdd\n" || cut || err != nil {
-		t.Errorf("%q %v %v", got, cut, err)
+	if got, err := readText(filepath.Join(dir, "plain")); got != "a\nb\rc\ufffdd\n" || err != nil {
+		t.Errorf("%q %v", got, err)
 	}
-	if got, cut, err := readText(filepath.Join(dir, "exact")); len(got) != maxTextFile || cut || err != nil {
-		t.Errorf("%d bytes, %v %v", len(got), cut, err)
+	if got, err := readText(filepath.Join(dir, "exact")); len(got) != maxTextFile || err != nil {
+		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	got, cut, err := readText(filepath.Join(dir, "big"))
-	if !cut || err != nil || strings.Contains(got, "\ufffd") || !strings.HasSuffix(got, "é\n[cut: the file is larger than 256 KiB]\n") {
-		t.Errorf("big: %v %v ...%q", cut, err, got[len(got)-60:])
-	}
-	if _, _, err := readText(dir); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("directory: %v", err)
+	for name, want := range map[string]string{"big": "big is larger than 256 KiB", "": "not a regular file", "none": "none"} {
+		if got, err := readText(filepath.Join(dir, name)); got != "" || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %d bytes, %v", name, len(got), err)
+		}
 	}
 }
 
@@ -175,13 +159,13 @@ func TestFIFOIsNotOpened(t *testing.T) {
 	}
 	noUserHome(t)
 	dir := tree(t, map[string]string{".git/": "", ".zot/skills/s/": "", ".zot/prompts/": ""})
-	for _, name := range []string{"AGENTS.md", ".zot/skills/s/SKILL.md", ".zot/prompts/p.md"} {
+	for _, name := range []string{"CLAUDE.md", ".zot/skills/s/SKILL.md", ".zot/prompts/p.md"} {
 		if out, err := exec.Command(mkfifo, filepath.Join(dir, name)).CombinedOutput(); err != nil {
 			t.Skipf("mkfifo: %v %s", err, out)
 		}
 	}
 	_, w := systemPrompt(promptParts{home: t.TempDir(), cwd: dir, contextFiles: true})
-	wantWarnings(t, w, "AGENTS.md is not a regular file")
+	wantWarnings(t, w, "CLAUDE.md is not a regular file")
 	_, w = loadSkills(dir, t.TempDir(), false, nil)
 	wantWarnings(t, w, "SKILL.md is not a regular file")
 	_, w = loadTemplates(dir, t.TempDir(), nil)
@@ -195,21 +179,19 @@ func TestLoadSkills(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := tree(t, map[string]string{
-		"repo/.git":                                   "gitdir: elsewhere", // a worktree
-		"repo/.agents/skills/shared/SKILL.md":         skillFile("shared", "root"),
-		"repo/.claude/skills/group/deep/SKILL.md":     "---\ndescription: named by its directory\n---\n",
-		"repo/sub/.zot/skills/b/SKILL.md":             skillFile("b", "nearest"),
-		"repo/sub/.zot/skills/a/SKILL.md":             skillFile("z.1", "first by path"),
-		"repo/sub/.zot/skills/a/x/SKILL.md":           skillFile("inner", "below a skill"),
-		"repo/sub/.zot/skills/node_modules/SKILL.md":  skillFile("ignored", "n"),
-		"repo/sub/.zot/skills/.git/SKILL.md":          skillFile("ignored", "g"),
-		"repo/.zot/skills/b/SKILL.md":                 skillFile("b", "farther"),
-		".zot/skills/outside/SKILL.md":                skillFile("outside", "above the repository"),
-		"extra/one/SKILL.md":                          skillFile("extra", "by directory"),
-		"file/SKILL.md":                               skillFile("file", "by file"),
-		"dup/SKILL.md":                                skillFile("b", "taken"),
-		"repo/sub/.zot/skills/1/2/3/4/5/6/SKILL.md":   skillFile("six", "deep enough"),
-		"repo/sub/.zot/skills/1/2/3/4/5/6/7/SKILL.md": skillFile("seven", "too deep"),
+		"repo/.git":                                  "gitdir: elsewhere", // a worktree
+		"repo/.agents/skills/shared/SKILL.md":        skillFile("shared", "root"),
+		"repo/.claude/skills/group/deep/SKILL.md":    "---\ndescription: named by its directory\n---\n",
+		"repo/sub/.zot/skills/b/SKILL.md":            skillFile("b", "nearest"),
+		"repo/sub/.zot/skills/a/SKILL.md":            skillFile("z.1", "first by path"),
+		"repo/sub/.zot/skills/a/x/SKILL.md":          skillFile("inner", "below a skill"),
+		"repo/sub/.zot/skills/node_modules/SKILL.md": skillFile("ignored", "n"),
+		"repo/sub/.zot/skills/.git/SKILL.md":         skillFile("ignored", "g"),
+		"repo/.zot/skills/b/SKILL.md":                skillFile("b", "farther"),
+		".zot/skills/outside/SKILL.md":               skillFile("outside", "above the repository"),
+		"extra/one/SKILL.md":                         skillFile("extra", "by directory"),
+		"file/SKILL.md":                              skillFile("file", "by file"),
+		"dup/SKILL.md":                               skillFile("b", "taken"),
 	})
 	cwd := filepath.Join(root, "repo", "sub")
 	extra := []string{filepath.Join(root, "extra"), "../../file/SKILL.md", "../../dup", "nowhere", ".zot/skills/b/SKILL.md", ".zot/skills"}
@@ -222,7 +204,7 @@ func TestLoadSkills(t *testing.T) {
 		got = append(got, s.scope+" "+s.name+": "+s.description)
 	}
 	want := []string{
-		"project six: deep enough", "project z.1: first by path", "project inner: below a skill", "project b: nearest",
+		"project z.1: first by path", "project inner: below a skill", "project b: nearest",
 		"project shared: root", "project deep: named by its directory",
 		"user u: user", "path extra: by directory", "path file: by file",
 	}
@@ -231,8 +213,7 @@ func TestLoadSkills(t *testing.T) {
 	}
 	wantWarnings(t, warnings, "dup/SKILL.md: "+filepath.ToSlash(cwd)+"/.zot/skills/b/SKILL.md has the same name", "nowhere")
 
-	skills, _ = loadSkills(filepath.Join(root, "extra"), user, false, nil)
-	if len(skills) != 0 {
+	if skills, _ = loadSkills(filepath.Join(root, "extra"), user, false, nil); len(skills) != 0 {
 		t.Errorf("outside a repository only the directory itself counts: %+v", skills)
 	}
 }
@@ -242,9 +223,9 @@ func TestBadSkills(t *testing.T) {
 	cwd := tree(t, map[string]string{
 		".zot/skills/1/SKILL.md":         "no front matter",
 		".zot/skills/2/SKILL.md":         "---\nname: x\n---\n",
-		".zot/skills/3/SKILL.md":         skillFile("../evil", "d"),
+		".zot/skills/3/SKILL.md":         skillFile("two words", "d"),
 		".zot/skills/4/SKILL.md":         "---\nname: x\n",
-		".zot/skills/5/SKILL.md/":        "",
+		".zot/skills/5/SKILL.md":         strings.Repeat("long ", maxTextFile),
 		".zot/skills/6 6/SKILL.md":       "---\ndescription: its directory's name is no name\n---\n",
 		".zot/skills/7/SKILL.md -> none": "",
 		".zot/skills/good/SKILL.md":      skillFile("good", "d"),
@@ -254,9 +235,9 @@ func TestBadSkills(t *testing.T) {
 	if len(skills) != 1 || skills[0].name != "good" {
 		t.Errorf("skills: %+v", skills)
 	}
-	wantWarnings(t, warnings, "1/SKILL.md: its front matter must have a description", "2/SKILL.md: its front matter must",
-		`3/SKILL.md: the name "../evil" must be`, "4/SKILL.md: front matter: no closing ---", "5/SKILL.md is not a regular file",
-		`the name "6 6" must be`, "7/SKILL.md: no such file", ".agents/skills: its front matter")
+	wantWarnings(t, warnings, "1/SKILL.md: it has no description", "2/SKILL.md: it has no description",
+		`3/SKILL.md: by the name "two words"`, "4/SKILL.md: no --- line", "5/SKILL.md is larger",
+		`by the name "6 6"`, "7/SKILL.md: ", ".agents/skills: it has no description")
 }
 
 func TestSkillLinks(t *testing.T) {
@@ -295,13 +276,14 @@ func TestSkillSearchIsBounded(t *testing.T) {
 		}
 	}
 	_, warnings := loadSkills(cwd, t.TempDir(), false, nil)
-	wantWarnings(t, warnings, "more than 2000 directories")
+	wantWarnings(t, warnings, "the directory number 2000")
 }
 
 func TestSkillTool(t *testing.T) {
-	dir := tree(t, map[string]string{"s/SKILL.md": "\ufeff---\r\nname: s\r\ndescription: d\r\n---\r\n\r\n# Do\r\nit\r\n"})
-	path := filepath.Join(dir, "s", "SKILL.md")
-	skills := []skill{{name: "s", path: path}, {name: "gone", path: filepath.Join(dir, "gone", "SKILL.md")}}
+	noUserHome(t)
+	cwd := tree(t, map[string]string{".zot/skills/s/SKILL.md": "\ufeff---\r\nname: s\r\ndescription: d\r\n---\r\n\r\n# Do\r\nit\r\n"})
+	skills, warnings := loadSkills(cwd, t.TempDir(), false, nil)
+	wantWarnings(t, warnings)
 	tool := skillTool(skills)
 	if s, err := normalize(tool.schema); err != nil || string(s) != string(tool.schema) || !tool.readOnly || tool.name != "skill" {
 		t.Errorf("tool: %s %v %v", tool.schema, err, tool.readOnly)
@@ -310,20 +292,15 @@ func TestSkillTool(t *testing.T) {
 		args, want string
 		isError    bool
 	}{
-		{`{"name":"s"}`, "References are relative to " + filepath.Dir(path) + ".\n\n# Do\nit", false},
-		{`{"name":"x"}`, `no skill is named "x"; there are: s, gone`, true},
-		{`{}`, `no skill is named ""; there are: s, gone`, true},
+		{`{"name":"s"}`, "References are relative to " + filepath.Join(cwd, ".zot", "skills", "s") + ".\n\n# Do\nit", false},
+		{`{"name":"x"}`, `no skill is named "x"`, true},
+		{`{}`, `no skill is named ""`, true},
 		{`{"name":7}`, `bad arguments: "name" must be a string, not a number`, true},
-		{`{"name":"gone"}`, "skill gone: ", true},
 	} {
 		r := tool.run(context.Background(), &toolCall{args: json.RawMessage(c.args)})
 		if r.isError != c.isError || len(r.content) != 1 || !strings.HasPrefix(r.content[0].Text, c.want) {
 			t.Errorf("%s: %+v, want %q", c.args, r, c.want)
 		}
-	}
-	r := skillTool(nil).run(context.Background(), &toolCall{args: json.RawMessage(`{"name":"s"}`)})
-	if !r.isError || !strings.HasSuffix(r.content[0].Text, "there are: none") {
-		t.Errorf("no skills: %+v", r)
 	}
 }
 
@@ -333,8 +310,8 @@ func TestLoadTemplates(t *testing.T) {
 		".zot/prompts/fix.md":       "\r\n  \r\n" + strings.Repeat("é", 61) + "\r\nmore\r\n",
 		".zot/prompts/note.txt":     "no template",
 		".zot/prompts/sub/below.md": "not found: not recursive",
-		".zot/prompts/empty.md":     "---\ndescription: d\n---\n\n",
-		".zot/prompts/bad.md":       "---\nname\n---\nx",
+		".zot/prompts/empty.md":     "\n",
+		".zot/prompts/bad.md":       "---\nname: x\n",
 		".zot/prompts/two words.md": "x",
 		"more/extra.md":             "by directory",
 		"more/fix.md":               "taken",
@@ -357,7 +334,7 @@ func TestLoadTemplates(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
-	wantWarnings(t, warnings, "bad.md: front matter: line 2", "empty.md: it has no text", "two words.md: a name with spaces",
+	wantWarnings(t, warnings, "bad.md: no --- line", "empty.md: it has no description", "two words.md: by the name",
 		"more/fix.md: ", "none.md")
 }
 
@@ -405,12 +382,9 @@ func TestSubstitute(t *testing.T) {
 }
 
 func TestExpand(t *testing.T) {
-	dir := tree(t, map[string]string{"a&b/SKILL.md": skillFile("s", "d")})
-	path := filepath.Join(dir, "a&b", "SKILL.md")
-	skills := []skill{{name: "s", path: path}, {name: "gone", path: filepath.Join(dir, "SKILL.md")}}
-	templates := []promptTemplate{{name: "fix", body: "Fix $1 for ${2:-me}.\n\nAll: $@"}, {name: "only", body: "$1"}}
-	loaded := "<skill name=\"s\" location=\"" + strings.ReplaceAll(path, "&", "&amp;") + "\">\nReferences are relative to " +
-		filepath.Dir(path) + ".\n\nBody of s\n</skill>"
+	skills := []promptFile{{name: "s", path: "/a&b/SKILL.md", body: "Body of s"}}
+	templates := []promptFile{{name: "fix", body: "Fix $1 for ${2:-me}.\n\nAll: $@"}, {name: "only", body: "$1"}}
+	loaded := "<skill name=\"s\" location=\"/a&amp;b/SKILL.md\">\nBody of s\n</skill>"
 	for _, c := range []struct {
 		in, want string
 		ok       bool
@@ -431,10 +405,8 @@ func TestExpand(t *testing.T) {
 			t.Errorf("%q: %q %v %v, want %q", c.in, out, ok, err, c.want)
 		}
 	}
-	for in, want := range map[string]string{"/skill:gone x": "skill gone: ", "/only": "without arguments"} {
-		if out, ok, err := expand(in, skills, templates); ok || out != in || err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %q %v %v", in, out, ok, err)
-		}
+	if out, ok, err := expand("/only", skills, templates); ok || out != "/only" || err == nil || !strings.Contains(err.Error(), "without arguments") {
+		t.Errorf("an empty text: %q %v %v", out, ok, err)
 	}
 }
 
@@ -458,7 +430,7 @@ func TestSystemPrompt(t *testing.T) {
 		home: home, cwd: cwd, contextFiles: true, add: []string{"added 1", "added 2"},
 		tools: []*tool{{name: "read", description: "Read a file.\nLong text."}, {name: "bash", description: "Run a command."},
 			{name: "later", description: "Not yet.", deferred: true}, {name: "skill", description: "Load."}},
-		skills: []skill{{name: "s", description: "a <b> & c", path: "/x/s/SKILL.md"}},
+		skills: []promptFile{{name: "s", description: "a <b> & c", path: "/x/s/SKILL.md"}},
 		now:    time.Date(2026, 8, 22, 23, 30, 0, 0, time.FixedZone("", -12*3600)),
 	}
 	date := "Date: " + p.now.Local().Format("2006-01-02") + "\nWorking directory: "
@@ -469,11 +441,11 @@ func TestSystemPrompt(t *testing.T) {
 		"Your tools:\n- read: Read a file.\n- bash: Run a command.\n- skill: Load.\n\n",
 		"How you work:\n",
 		"<instructions file=\"" + filepath.Join(home, "AGENTS.md") + "\">\nhome rules\n</instructions>",
-		"<instructions file=\"AGENTS.md\">\nroot rules\n</instructions>",
-		"<instructions file=\"a/CLAUDE.md\">\nclaude of a\n</instructions>",
-		"<instructions file=\"a/b/AGENTS.md\">\nagents of b\n</instructions>",
-		"<instructions file=\"a/b/CLAUDE.md\">\nclaude of b \ufffd\n</instructions>",
-		"load it with the skill tool",
+		"<instructions file=\"" + filepath.Join(root, "repo", "AGENTS.md") + "\">\nroot rules\n</instructions>",
+		"<instructions file=\"" + filepath.Join(root, "repo", "a/CLAUDE.md") + "\">\nclaude of a\n</instructions>",
+		"<instructions file=\"" + filepath.Join(root, "repo", "a/b/AGENTS.md") + "\">\nagents of b\n</instructions>",
+		"<instructions file=\"" + filepath.Join(root, "repo", "a/b/CLAUDE.md") + "\">\nclaude of b \ufffd\n</instructions>",
+		"with the skill tool",
 		"<available_skills>\n<skill>\n<name>s</name>\n<description>a &lt;b&gt; &amp; c</description>\n<location>/x/s/SKILL.md</location>\n</skill>\n</available_skills>\n\n",
 		"added 1\n\nadded 2\n\n",
 		date + cwd,
@@ -523,12 +495,12 @@ func TestReplacedPrompt(t *testing.T) {
 	p := promptParts{
 		home: home, cwd: tree(t, map[string]string{"CLAUDE.md": "context"}), contextFiles: true, add: []string{"added"},
 		tools:  []*tool{{name: "read", description: "Read a file."}},
-		skills: []skill{{name: "s", description: "d", path: "/p"}},
+		skills: []promptFile{{name: "s", description: "d", path: "/p"}},
 		now:    time.Now(),
 	}
 	text, warnings := systemPrompt(p)
 	wantWarnings(t, warnings)
-	wantInOrder(t, text, "From the file.", "file=\"CLAUDE.md\">\ncontext", "by reading the file", "<name>s</name>", "added", "Date: ", "Working directory: ")
+	wantInOrder(t, text, "From the file.", "CLAUDE.md\">\ncontext", "<name>s</name>", "added", "Date: ", "Working directory: ")
 	p.replace = "From the flag \xff."
 	text, _ = systemPrompt(p)
 	wantInOrder(t, text, "From the flag \ufffd.", "context", "<name>s</name>", "added", "Date: ", "Working directory: ")
@@ -547,25 +519,26 @@ func TestContextFileTroubles(t *testing.T) {
 	noUserHome(t)
 	cwd := tree(t, map[string]string{
 		".git/":                          "",
-		"AGENTS.md":                      strings.Repeat("long ", maxTextFile),
+		"AGENTS.md":                      "told once",
 		"CLAUDE.md -> AGENTS.md":         "",
 		"a/AGENTS.md -> AGENTS.md":       "", // a link to itself
 		"a/CLAUDE.md/":                   "",
 		"a/b/AGENTS.md -> ../../none.md": "",
 		"a/b/CLAUDE.md":                  "still here",
+		"a/b/c/AGENTS.md":                strings.Repeat("long ", maxTextFile),
 	})
-	text, warnings := contextFiles(cwd, filepath.Join(cwd, "a", "b")) // $ZOT_HOME is the repository
-	wantWarnings(t, warnings, "AGENTS.md is larger than 256 KiB", "a/AGENTS.md: too many", "a/CLAUDE.md is not a regular file")
-	wantInOrder(t, text, "file=\"AGENTS.md\"", "[cut: the file is larger than 256 KiB]", "file=\"a/b/CLAUDE.md\">\nstill here")
+	p := promptParts{home: cwd, cwd: filepath.Join(cwd, "a", "b", "c"), contextFiles: true} // $ZOT_HOME is the repository
+	text, warnings := systemPrompt(p)
+	wantWarnings(t, warnings, "a/AGENTS.md: too many", "a/CLAUDE.md is not a regular file", "c/AGENTS.md is larger than 256 KiB")
+	wantInOrder(t, text, "AGENTS.md\">\ntold once", "CLAUDE.md\">\nstill here")
 	if strings.Count(text, "<instructions ") != 2 {
 		t.Error("a file is told twice")
 	}
 	if os.Getuid() > 0 {
-		secret := filepath.Join(cwd, "a", "b", "CLAUDE.md")
-		if err := os.Chmod(secret, 0); err != nil {
+		if err := os.Chmod(filepath.Join(cwd, "AGENTS.md"), 0); err != nil {
 			t.Fatal(err)
 		}
-		_, warnings = contextFiles(t.TempDir(), filepath.Join(cwd, "a", "b"))
-		wantWarnings(t, warnings, "larger", "too many", "not a regular file", "permission denied")
+		_, warnings = systemPrompt(p)
+		wantWarnings(t, warnings[:1], "permission denied")
 	}
 }
