@@ -570,6 +570,9 @@ func run(o *options, token string) {
 	if err == nil && strings.TrimSpace(prompt) == "" {
 		err = errors.New("there is no prompt: give one as an argument or on standard input")
 	}
+	if err == nil {
+		prompt, _, err = expand(prompt, s.skills, s.templates)
+	}
 	if err != nil {
 		fail(err)
 	}
