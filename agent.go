@@ -177,13 +177,16 @@ type Event struct {
 	Call    *Block          // tool_call
 	CallID  string          // tool_progress
 	Text    string          // tool_progress, error, compact_done and done of a compaction (the summary), notice, retry (the error)
-	Level   string          // notice: info, warn or error
+	Level   string          // notice: info, success, warn or error
 	Stop    string          // turn_end
 	Err     string          // turn_end
 	Usage   *Usage          // usage: of this call
 	Total   Usage           // usage: cumulative
 	Attempt int             // retry: 1 is the first retry
 	Delay   time.Duration   // retry
+
+	Extension string // notice and ext_*: who; "" is zot itself
+	Panel     *panel // ext_panel_*
 }
 
 // host is who an agent works for: a protocol's view or the terminal.
@@ -204,7 +207,11 @@ type Agent struct {
 	model       *Model
 	provider    provider
 	reasoning   string // wanted level; clamped for each call
-	tools       []*tool
+	builtin     []*tool
+	allows      func(name string) bool // of extension tools: what --tools and --no-tools leave
+	tools       []*tool                // with those of extensions; made anew for each prompt
+	ext         *extHost
+	approval    approval
 	prepare     func() string // assembles the system prompt
 	system      string        // "" until the first job needs it
 	maxSteps    int
@@ -320,16 +327,26 @@ func (a *Agent) emit(j *job, e *Event) {
 	defer a.mu.Unlock()
 	if len(a.jobs) > 0 && a.jobs[0] == j {
 		a.host.event(e)
+		a.ext.event(e)
 	}
 }
 
-// add appends a message to the transcript and tells of it.
+// tell passes on an event that belongs to no job.
+func (a *Agent) tell(e *Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.host.event(e)
+}
+
+// add appends a message to the transcript and tells of it, unless e is nil.
 func (a *Agent) add(j *job, m *Message, e *Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.messages = append(a.messages, m)
-	e.Message = m
-	a.host.event(e)
+	if e != nil {
+		e.Message = m
+		a.host.event(e)
+	}
 }
 
 // abort cancels the running job.
@@ -361,14 +378,32 @@ func (a *Agent) setModel(m *Model, p provider) {
 	a.model, a.provider, a.size, a.system = m, p, size{}, ""
 }
 
-// prompt is the run of a prompt. content is called first, outside the reader:
-// checking images takes time.
-func (a *Agent) prompt(content func() []Block) func(*job) *Event {
+// prompt is the run of a prompt. Images are checked here and not by the
+// reader: it takes time. The command of an extension may take its place.
+func (a *Agent) prompt(text string, images [][]byte) func(*job) *Event {
 	return func(j *job) *Event {
-		m := &Message{Role: "user", Content: content(), Time: time.Now()}
-		a.add(j, m, &Event{Type: "user_message", ID: j.id})
-		if a.system == "" {
-			a.system = a.prepare()
+		done := &Event{Type: "done", ID: j.id}
+		if name, args, _ := strings.Cut(text, " "); strings.HasPrefix(name, "/") {
+			a.ext.wait(j.ctx)
+			if e, name := a.ext.command(name[1:]); e != nil && j.ctx.Err() == nil {
+				if text = e.invoke(j.ctx, name, strings.TrimSpace(args)); j.ctx.Err() != nil {
+					return a.aborted(j)
+				}
+				if strings.TrimSpace(text) == "" {
+					return done
+				}
+			}
+		}
+		a.add(j, &Message{Role: "user", Content: promptBlocks(text, images), Time: time.Now()}, &Event{Type: "user_message", ID: j.id})
+		a.ext.wait(j.ctx)
+		a.tools = slices.Clone(a.builtin)
+		for _, t := range a.ext.commit() {
+			if a.allows(t.name) {
+				a.tools = append(a.tools, t)
+			}
+		}
+		if a.system == "" && j.ctx.Err() == nil {
+			a.system = a.ext.guardPrompt(j.ctx, a.prepare())
 		}
 		return a.loop(j)
 	}
@@ -387,15 +422,20 @@ func (a *Agent) loop(j *job) *Event {
 			return &Event{Type: "done", ID: j.id}
 		}
 		a.emit(j, &Event{Type: "turn_start", Step: step})
-		m, err := a.callModel(j)
+		if e, reason := a.ext.guardTurn(j.ctx, step); e != nil {
+			a.emit(j, &Event{Type: "turn_end", Stop: "error", Err: reason})
+			a.emit(j, &Event{Type: "notice", Extension: e.Name, Level: "warn", Text: reason})
+			return &Event{Type: "done", ID: j.id}
+		}
+		m, shown, err := a.callModel(j)
 		if err != nil {
-			a.keepPartial(j, m, err)
+			a.keepPartial(j, m, shown, err)
 			if j.ctx.Err() != nil {
 				return a.aborted(j)
 			}
 			return a.failed(j, err.Error())
 		}
-		calls := a.keep(j, m)
+		calls := a.keep(j, m, shown)
 		switch {
 		case len(calls) > 0:
 			a.runTools(j, m, calls)
@@ -412,9 +452,9 @@ func (a *Agent) loop(j *job) *Event {
 	}
 }
 
-// keep takes a complete assistant message into the transcript, tells of it and
-// returns its tool calls.
-func (a *Agent) keep(j *job, m *Message) (calls []*Block) {
+// keep takes a complete assistant message into the transcript, tells of what is
+// shown of it (nil: nothing) and returns its tool calls.
+func (a *Agent) keep(j *job, m, shown *Message) (calls []*Block) {
 	m.Content = slices.DeleteFunc(m.Content, func(b Block) bool {
 		return b.Type == "text" && strings.TrimSpace(b.Text) == ""
 	})
@@ -424,9 +464,10 @@ func (a *Agent) keep(j *job, m *Message) (calls []*Block) {
 		}
 	}
 	if len(m.Content) > 0 && !isHollow(m) {
-		a.add(j, m, &Event{Type: "assistant_message"})
-	} else {
-		a.emit(j, &Event{Type: "assistant_message", Message: m})
+		a.add(j, m, nil)
+	}
+	if shown != nil {
+		a.emit(j, &Event{Type: "assistant_message", Message: shown})
 	}
 	for _, c := range calls {
 		a.emit(j, &Event{Type: "tool_call", Call: c})
@@ -439,6 +480,35 @@ func (a *Agent) keep(j *job, m *Message) (calls []*Block) {
 	return calls
 }
 
+// guard lets extensions see a message before the user does: it returns the
+// message as it is shown, nil if it is not, and sends its text, which was held
+// back.
+func (a *Agent) guard(j *job, m *Message) *Message {
+	text := m.text()
+	if text == "" {
+		return m
+	}
+	shown, e, reason := a.ext.guardText(j.ctx, text)
+	switch {
+	case j.ctx.Err() != nil:
+		return nil // what was not looked at is not shown
+	case e != nil:
+		a.emit(j, &Event{Type: "notice", Extension: e.Name, Level: "warn", Text: reason})
+		return nil
+	}
+	a.emit(j, &Event{Type: "delta", Delta: delta{phase: "delta", block: &Block{Type: "text"}, text: []byte(shown)}})
+	if shown == text {
+		return m
+	}
+	other := &Message{Role: m.Role, Time: m.Time, Content: []Block{{Type: "text", Text: shown}}}
+	for _, b := range m.Content {
+		if b.Type != "text" {
+			other.Content = append(other.Content, b)
+		}
+	}
+	return other
+}
+
 // isHollow reports a message that ended well and holds nothing but thinking.
 func isHollow(m *Message) bool {
 	return m.Stop == "end_turn" && len(m.Content) > 0 &&
@@ -448,7 +518,7 @@ func isHollow(m *Message) bool {
 // keepPartial takes what arrived of a message that failed or was aborted: its
 // text. Half thinking must not go back to a provider, and a call of such a
 // message is never run, so neither stays.
-func (a *Agent) keepPartial(j *job, m *Message, err error) {
+func (a *Agent) keepPartial(j *job, m, shown *Message, err error) {
 	m.Stop, m.Err = "error", err.Error()
 	if j.ctx.Err() != nil {
 		m.Stop, m.Err = "aborted", ""
@@ -457,47 +527,55 @@ func (a *Agent) keepPartial(j *job, m *Message, err error) {
 		return b.Type != "text" || strings.TrimSpace(b.Text) == ""
 	})
 	if len(m.Content) > 0 {
-		a.add(j, m, &Event{Type: "assistant_message"})
+		a.add(j, m, nil)
+		if shown != nil {
+			a.emit(j, &Event{Type: "assistant_message", Message: shown})
+		}
 	}
 }
 
 // callModel makes one model call, with retries as long as nothing arrived, a
 // compaction when the context is too large, and another try without images
-// when one was refused. The message is never nil.
-func (a *Agent) callModel(j *job) (*Message, error) {
+// when one was refused. m is never nil; shown is what may be shown of it.
+func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 	if err := a.compactIfNear(j); err != nil {
-		return &Message{Role: "assistant", Time: time.Now()}, err
+		return &Message{Role: "assistant", Time: time.Now()}, nil, err
 	}
-	started := false
+	started, held := false, a.ext.holdsText()
 	e := &Event{Type: "delta"} // one for all deltas: there are many
 	on := func(d delta) {
 		if !started {
 			a.emit(j, &Event{Type: "assistant_start"})
 			started = true
 		}
-		e.Delta = d
-		a.emit(j, e)
+		if e.Delta = d; !held || d.block.Type != "text" {
+			a.emit(j, e)
+		}
 	}
 	retries, compactions := 0, 0
 	for {
 		m, err := a.provider.call(j.ctx, a.request(j, a.messages), on)
+		if err == nil && !started {
+			a.emit(j, &Event{Type: "assistant_start"})
+		}
+		shown := m
+		if held {
+			shown = a.guard(j, m)
+		}
 		a.account(j, m)
 		if err == nil {
-			if !started {
-				a.emit(j, &Event{Type: "assistant_start"})
-			}
 			a.count(m.Usage)
-			return m, nil
+			return m, shown, nil
 		}
 		var pe *providerError
 		if j.ctx.Err() != nil || !errors.As(err, &pe) || len(m.Content) > 0 {
-			return m, err
+			return m, shown, err
 		}
 		switch {
 		case pe.overflow && a.autoCompact && compactions < 3:
 			compactions++
 			if cerr := a.compactNow(j); cerr != nil {
-				return m, fmt.Errorf("%w (and making room failed: %w)", err, cerr)
+				return m, shown, fmt.Errorf("%w (and making room failed: %w)", err, cerr)
 			}
 		case pe.badImage && a.model.Vision:
 			a.emit(j, &Event{Type: "notice", Level: "warn", Text: "the provider refused an image; images are left out from now on: " + pe.message})
@@ -509,10 +587,10 @@ func (a *Agent) callModel(j *job) (*Message, error) {
 		case pe.retry && retries < maxRetries:
 			retries++
 			if err := a.backOff(j, retries, pe); err != nil {
-				return m, err
+				return m, shown, err
 			}
 		default:
-			return m, err
+			return m, shown, err
 		}
 	}
 }
@@ -641,6 +719,16 @@ func (a *Agent) runTool(j *job, m *Message, c *Block) toolResult {
 		_, err := parseObject([]byte(c.BadArgs))
 		return errorResult(fmt.Sprintf("Not run: the arguments of %s are not one complete JSON object: %v. Send the whole call again.", c.Name, err))
 	}
+	args, refusal := a.ext.guardCall(j.ctx, c)
+	if refusal == "" {
+		refusal = a.confirm(j, c, args)
+	}
+	if j.ctx.Err() != nil {
+		refusal = "Not run: the run was aborted."
+	}
+	if refusal != "" {
+		return errorResult(refusal)
+	}
 	done := make(chan toolResult, 1)
 	go func() { // ends with the tool; a tool that ignores ctx is left behind
 		defer func() {
@@ -649,7 +737,7 @@ func (a *Agent) runTool(j *job, m *Message, c *Block) toolResult {
 				done <- errorResult(fmt.Sprintf("Tool %s failed inside: %v. Whether it had an effect is unknown.", c.Name, p))
 			}
 		}()
-		done <- t.run(j.ctx, &toolCall{id: c.ID, args: c.Args, progress: func(text string) {
+		done <- t.run(j.ctx, &toolCall{id: c.ID, args: args, progress: func(text string) {
 			if !a.host.behind() { // the result has the output; a slow reader only misses its growth
 				a.emit(j, &Event{Type: "tool_progress", CallID: c.ID, Text: text})
 			}
@@ -666,6 +754,89 @@ func (a *Agent) runTool(j *job, m *Message, c *Block) toolResult {
 	case <-time.After(toolGrace):
 		return errorResult("Aborted: the tool did not stop in time. Whether it had an effect is unknown.")
 	}
+}
+
+// approval is what a tool call needs before it runs (--no-yolo).
+type approval struct {
+	refuse  string                   // nobody can be asked: why every call is refused
+	timeout time.Duration            // of the question to the client; 0: nothing is asked
+	allowed map[string]bool          // tools that were allowed for good; "*" is all
+	waiting map[string]chan decision // by call id
+}
+
+// decision is the client's answer: allow, allow_tool, allow_all or deny.
+type decision struct{ word, reason string }
+
+var decisions = []string{"allow", "allow_tool", "allow_all", "deny"}
+
+// confirm asks the client about a call. It returns why not, "" to run it.
+func (a *Agent) confirm(j *job, c *Block, args json.RawMessage) (refusal string) {
+	p := &a.approval
+	if p.refuse != "" || p.timeout == 0 {
+		return p.refuse
+	}
+	answer := make(chan decision, 1)
+	a.mu.Lock()
+	if p.allowed["*"] || p.allowed[c.Name] {
+		a.mu.Unlock()
+		return ""
+	}
+	p.waiting[c.ID] = answer
+	a.mu.Unlock()
+	a.emit(j, &Event{Type: "tool_confirmation_requested", Call: c, Text: preview(args)})
+	timer := time.NewTimer(p.timeout)
+	defer timer.Stop()
+	var d decision
+	select {
+	case d = <-answer:
+	case <-timer.C:
+		d = decision{"deny", fmt.Sprintf("nobody answered within %v (--confirm-timeout)", p.timeout)}
+	case <-j.ctx.Done():
+		d.word = "deny"
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(p.waiting, c.ID)
+	switch d.word {
+	case "allow_tool":
+		p.allowed[c.Name] = true
+	case "allow_all":
+		p.allowed["*"] = true
+	case "deny":
+		refusal = "Not run: the user did not allow this call"
+		if d.reason != "" {
+			refusal += ": " + d.reason
+		}
+	}
+	return refusal
+}
+
+// decide answers the question about a call.
+func (a *Agent) decide(id string, d decision) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	answer := a.approval.waiting[id]
+	if answer == nil {
+		return fmt.Errorf("no tool call %q waits for confirmation", id)
+	}
+	delete(a.approval.waiting, id)
+	answer <- d
+	return nil
+}
+
+// preview is a call's arguments in one short line: the command or path alone if
+// there is one.
+func preview(args json.RawMessage) string {
+	text := string(args)
+	if o, err := parseObject(args); err == nil {
+		for _, key := range []string{"command", "path", "name"} {
+			if s, err := o.str(key); err == nil && s != "" {
+				text = s
+				break
+			}
+		}
+	}
+	return shorten(strings.Join(strings.Fields(text), " "), 200)
 }
 
 func toolNames(tools []*tool) (names []string) {
@@ -706,4 +877,20 @@ func repair(messages []*Message) []*Message {
 		}
 	}
 	return out
+}
+
+// promptBlocks is the content of a user message. An image that no provider
+// would take becomes a note.
+func promptBlocks(text string, images [][]byte) (blocks []Block) {
+	if strings.TrimSpace(text) != "" {
+		blocks = append(blocks, Block{Type: "text", Text: strings.ToValidUTF8(text, "\ufffd")})
+	}
+	for i, data := range images {
+		b, err := prepareImage(data)
+		if err != nil {
+			b = Block{Type: "text", Text: fmt.Sprintf("[image %d was left out: %v]", i+1, err)}
+		}
+		blocks = append(blocks, b)
+	}
+	return blocks
 }

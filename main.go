@@ -52,7 +52,10 @@ type options struct {
 	tools                     []string
 	noContextFiles            bool
 	noSkill, withSkills       bool
-	noYolo                    bool
+	noYolo, yolo              bool
+	confirmTimeout            time.Duration
+	exts                      []string
+	noExt                     bool
 	noAutoCompact             bool
 	stdin                     bool
 	listModels, help, version bool
@@ -107,7 +110,13 @@ func (o *options) flagGroups() []flagGroup {
 			{"no-tools", "", "", "no tools", &o.noTools},
 			{"max-steps", "", "N", "at most so many model calls a prompt (default 50)", o.setSteps},
 			{"no-auto-compact", "", "", "never compact the conversation unasked", &o.noAutoCompact},
-			{"no-yolo", "", "", "ask before each tool call (no effect yet in these modes)", &o.noYolo},
+			{"no-yolo", "", "", "ask the client before each tool call; with -p and --json: refuse it", &o.noYolo},
+			{"yolo", "", "", "never ask: overrides --no-yolo", &o.yolo},
+			{"confirm-timeout", "", "TIME", "how long a client may take to allow a call (default 5m)", o.setConfirmTimeout},
+		}},
+		{"Extensions", []flag{
+			{"ext", "e", "DIR", "load the extension in this directory, for this run; repeatable", &o.exts},
+			{"no-ext", "", "", "load no installed extensions", &o.noExt},
 		}},
 	}
 }
@@ -128,7 +137,7 @@ func (f flag) set(v string) error {
 }
 
 // aliases are other spellings that programs pass.
-var aliases = map[string]string{"no-skills": "no-skill", "with-skill": "with-skills"}
+var aliases = map[string]string{"no-skills": "no-skill", "with-skill": "with-skills", "extension": "ext", "no-extensions": "no-ext"}
 
 const helpHead = `zot runs a coding agent behind pipes.
 
@@ -169,6 +178,16 @@ func (o *options) setSteps(v string) error {
 	return nil
 }
 
+func (o *options) setConfirmTimeout(v string) (err error) {
+	if n, nerr := strconv.Atoi(v); nerr == nil {
+		v = fmt.Sprintf("%ds", n)
+	}
+	if o.confirmTimeout, err = time.ParseDuration(v); err == nil && o.confirmTimeout <= 0 {
+		err = fmt.Errorf("%q is not a time", v)
+	}
+	return err
+}
+
 func (o *options) setTools(v string) error {
 	for name := range strings.SplitSeq(v, ",") {
 		if name = strings.TrimSpace(name); name != "" {
@@ -184,7 +203,7 @@ func (o *options) setTools(v string) error {
 // parseArgs reads the command line. Flags and words may be mixed; the words are
 // the prompt.
 func parseArgs(args []string) (*options, error) {
-	o := &options{maxSteps: 50}
+	o := &options{maxSteps: 50, confirmTimeout: 5 * time.Minute}
 	var words []string
 	for len(args) > 0 {
 		arg := args[0]
@@ -324,8 +343,9 @@ type setup struct {
 	model     *Model
 	skills    []promptFile
 	templates []promptFile
-	tools     []*tool
-	warnings  []string // told by the mode's own means
+	tools     []*tool // built in
+	exts      []*extension
+	warnings  []string
 }
 
 func newSetup(o *options) (*setup, error) {
@@ -352,8 +372,9 @@ func newSetup(o *options) (*setup, error) {
 	if err := s.chooseModel(); err != nil {
 		return nil, err
 	}
+	s.exts = findExtensions(s.home, s.cwd, o.exts, o.noExt)
 	if !o.noSkill {
-		s.skills, s.warnings = loadSkills(s.cwd, s.home, o.withSkills, nil)
+		s.skills, s.warnings = loadSkills(s.cwd, s.home, o.withSkills, skillPaths(s.exts))
 	}
 	var warnings []string
 	s.templates, warnings = loadTemplates(s.cwd, s.home, nil)
@@ -432,16 +453,21 @@ func (s *setup) chooseTools() error {
 		return nil
 	}
 	for _, name := range s.options.tools {
-		if !slices.Contains(append(toolNames(all), "skill"), name) {
+		if !slices.Contains(append(toolNames(all), "skill"), name) && !slices.ContainsFunc(s.exts, (*extension).runs) {
 			return fmt.Errorf("--tools: unknown tool %q (known: %s)", name, strings.Join(toolNames(all), ", "))
 		}
 	}
 	for _, t := range all {
-		if len(s.options.tools) == 0 || slices.Contains(s.options.tools, t.name) {
+		if s.allows(t.name) {
 			s.tools = append(s.tools, t)
 		}
 	}
 	return nil
+}
+
+// allows reports whether the flags leave a tool.
+func (s *setup) allows(name string) bool {
+	return !s.noTools && (len(s.options.tools) == 0 || slices.Contains(s.options.tools, name))
 }
 
 // agent makes the agent that works for h.
@@ -450,14 +476,43 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, tools: s.tools,
-		prepare: s.systemText, maxSteps: s.maxSteps, autoCompact: !s.noAutoCompact, ctx: ctx}, nil
+	a := &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, builtin: s.tools, allows: s.allows,
+		maxSteps: s.maxSteps, autoCompact: !s.noAutoCompact, ctx: ctx}
+	a.prepare = func() string { return s.systemText(a.tools) }
+	if s.noYolo && !s.yolo {
+		a.approval = approval{timeout: s.confirmTimeout, allowed: map[string]bool{}, waiting: map[string]chan decision{}}
+		if s.mode != "rpc" {
+			a.approval.refuse = "Not run: --no-yolo asks before each tool call, and in this mode nobody can be asked. Start without it, or with --yolo."
+		}
+	}
+	names := toolNames(s.tools)
+	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, tell: a.tell, started: make(chan struct{}),
+		builtin: func(name string) bool {
+			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
+		},
+		ack: func(e *extension) map[string]any {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return map[string]any{"type": "hello_ack", "protocol_version": 1, "zot_version": version(), "provider": a.model.Provider,
+				"model": a.model.ID, "cwd": s.cwd, "extension_dir": e.dir, "data_dir": e.dir, "mode": cmp.Or(s.mode, "print"),
+				"capabilities": s.capabilities()}
+		}}
+	a.ext.start(s.exts)
+	return a, nil
+}
+
+// capabilities is what the host can show of what an extension sends.
+func (s *setup) capabilities() []string {
+	if s.mode == "rpc" {
+		return []string{"notify", "display", "insert", "panels", "confirm"}
+	}
+	return []string{"notify"}
 }
 
 // systemText assembles the system prompt; a problem with it goes to stderr.
-func (s *setup) systemText() string {
+func (s *setup) systemText(tools []*tool) string {
 	text, warnings := systemPrompt(promptParts{home: s.home, cwd: s.cwd, replace: s.systemPrompt, add: s.appendPrompt,
-		contextFiles: !s.noContextFiles, tools: s.tools, skills: s.skills, now: time.Now()})
+		contextFiles: !s.noContextFiles, tools: tools, skills: s.skills, now: time.Now()})
 	warn(warnings)
 	return text
 }
@@ -537,9 +592,6 @@ func run(o *options, token string) {
 	if err != nil {
 		fail(err)
 	}
-	if o.noYolo {
-		s.warnings = append(s.warnings, "--no-yolo has no effect in this mode: tools run without asking")
-	}
 	stdout, err := claimStdout()
 	if err != nil {
 		fail(fmt.Errorf("stdout can not be used: %w", err))
@@ -588,7 +640,7 @@ func run(o *options, token string) {
 
 // answer runs one prompt to its end.
 func (p *process) answer(prompt string) {
-	p.agent.submit(nil, p.agent.prompt(func() []Block { return promptBlocks(prompt, nil) }), func(bool) {})
+	p.agent.submit(nil, p.agent.prompt(prompt, nil), func(bool) {})
 	p.agent.start()
 	p.agent.worker.Wait()
 }
@@ -608,8 +660,8 @@ func (h *printHost) event(e *Event) {
 	case "error":
 		h.failed = true
 		fmt.Fprintln(os.Stderr, "zot: "+e.Text)
-	case "notice":
-		fmt.Fprintln(os.Stderr, "zot: "+e.Text)
+	case "notice", "ext_display":
+		fmt.Fprintf(os.Stderr, "%s: %s\n", cmp.Or(e.Extension, "zot"), e.Text)
 	case "retry":
 		fmt.Fprintf(os.Stderr, "zot: %s; trying again in %v\n", e.Text, e.Delay.Round(time.Second))
 	case "turn_end":
@@ -667,6 +719,8 @@ func (p *process) signals() {
 // written reaches a slow reader.
 func (p *process) exit(code int) {
 	p.agent.worker.Wait()
+	p.agent.ext.work.Wait()
+	p.agent.ext.stop()
 	killAllGroups(time.Second)
 	p.out.close(30 * time.Second)
 	cleanupSpill()

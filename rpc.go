@@ -10,6 +10,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
@@ -144,8 +145,8 @@ func (v *zotView) event(e *Event) {
 				return append(appendString(dst, e.Delta.text), '}')
 			})
 		}
-	case "notice":
-		f := appendNotice(nil, e)
+	case "notice", "ext_display", "ext_insert", "ext_clear_notes", "ext_panel_open", "ext_panel_render", "ext_panel_close":
+		f := appendExt(nil, e)
 		if !v.opened {
 			v.held = append(v.held, f)
 			return
@@ -157,11 +158,29 @@ func (v *zotView) event(e *Event) {
 	}
 }
 
-func appendNotice(dst []byte, e *Event) []byte {
-	dst = append(dst, `{"type":"ext_notify","extension":"zot","level":`...)
-	dst = appendString(dst, e.Level)
-	dst = append(dst, `,"message":`...)
-	return append(appendString(dst, e.Text), '}')
+// appendExt appends the frame of something that an extension says.
+func appendExt(dst []byte, e *Event) []byte {
+	typ := e.Type
+	if typ == "notice" {
+		typ = "ext_notify"
+	}
+	dst = appendString(append(dst, `{"type":`...), typ)
+	dst = appendString(append(dst, `,"extension":`...), cmp.Or(e.Extension, "zot"))
+	switch {
+	case e.Type == "notice":
+		dst = appendString(append(dst, `,"level":`...), e.Level)
+		dst = appendString(append(dst, `,"message":`...), e.Text)
+	case e.Panel != nil:
+		dst = appendString(append(dst, `,"panel_id":`...), e.Panel.ID)
+		if e.Type != "ext_panel_close" {
+			dst = appendString(append(dst, `,"title":`...), e.Panel.Title)
+			dst = append(append(dst, `,"lines":`...), encode(e.Panel.Lines)...)
+			dst = appendString(append(dst, `,"footer":`...), e.Panel.Footer)
+		}
+	case e.Type != "ext_clear_notes":
+		dst = appendString(append(dst, `,"text":`...), e.Text)
+	}
+	return append(dst, '}')
 }
 
 // appendEvent appends the frame of an event (spec: Events).
@@ -179,6 +198,9 @@ func appendEvent(dst []byte, e *Event) []byte {
 		dst = appendString(append(dst, `,"id":`...), e.Call.ID)
 		dst = appendString(append(dst, `,"name":`...), e.Call.Name)
 		dst = appendArgs(dst, e.Call)
+	case "tool_confirmation_requested":
+		dst = appendCall(dst, e.Call)
+		dst = appendString(append(dst, `,"tool_preview":`...), e.Text)
 	case "tool_progress":
 		dst = appendString(append(dst, `,"id":`...), e.CallID)
 		dst = appendString(append(dst, `,"text":`...), e.Text)
@@ -377,13 +399,19 @@ func (s *zotServer) handle(c *command) {
 		s.respond(c, nil, s.setModel(c))
 	case "set_reasoning":
 		s.respond(c, nil, s.setReasoning(c))
+	case "confirm_tool":
+		s.respond(c, nil, s.confirmTool(c))
+	case "panel_key", "panel_close":
+		s.respond(c, nil, s.panelCommand(c))
+	case "reload_ext":
+		s.reloadExt(c)
 	default:
 		s.respond(c, nil, fmt.Errorf("unknown command: %s (known: %s)", c.name, strings.Join(zotCommands, ", ")))
 	}
 }
 
 var zotCommands = []string{"hello", "prompt", "abort", "compact", "get_state", "get_messages", "clear", "set_model",
-	"set_reasoning", "get_models", "get_commands", "ping"}
+	"set_reasoning", "get_models", "get_commands", "ping", "confirm_tool", "panel_key", "panel_close", "reload_ext"}
 
 // accepted answers a command that became a job.
 func (s *zotServer) accepted(c *command) func(queued bool) {
@@ -403,7 +431,7 @@ func (s *zotServer) prompt(c *command) {
 		return
 	}
 	a := s.agent
-	a.submit(c.id, a.prompt(func() []Block { return promptBlocks(text, images) }), s.accepted(c))
+	a.submit(c.id, a.prompt(text, images), s.accepted(c))
 }
 
 // promptContent checks the parameters of a prompt and expands its text.
@@ -451,28 +479,15 @@ func (c *command) images() (images [][]byte, err error) {
 	return images, nil
 }
 
-// promptBlocks is the content of a user message. An image that no provider
-// would take becomes a note.
-func promptBlocks(text string, images [][]byte) (blocks []Block) {
-	if strings.TrimSpace(text) != "" {
-		blocks = append(blocks, Block{Type: "text", Text: strings.ToValidUTF8(text, "\ufffd")})
-	}
-	for i, data := range images {
-		b, err := prepareImage(data)
-		if err != nil {
-			b = Block{Type: "text", Text: fmt.Sprintf("[image %d was left out: %v]", i+1, err)}
-		}
-		blocks = append(blocks, b)
-	}
-	return blocks
-}
-
 // state is the data of get_state.
 func (s *zotServer) state() json.RawMessage {
 	a := s.agent
 	dst := appendString([]byte(`{"provider":`), a.model.Provider)
 	dst = appendString(append(dst, `,"model":`...), a.model.ID)
 	dst = appendString(append(dst, `,"cwd":`...), s.setup.cwd)
+	if names := a.ext.starting(); len(names) > 0 {
+		dst = append(append(dst, `,"starting":`...), encode(names)...)
+	}
 	dst = fmt.Appendf(dst, `,"message_count":%d,"busy":%t,"usage":{`, len(a.messages), len(a.jobs) > 0)
 	return append(appendUsage(dst, &a.usage), "}}"...)
 }
@@ -508,6 +523,9 @@ func (s *zotServer) models() []map[string]any {
 
 func (s *zotServer) commands() []map[string]any {
 	list := []map[string]any{}
+	for _, c := range s.agent.ext.allCommands() {
+		list = append(list, map[string]any{"name": c.name, "description": c.description, "source": "extension", "extension": c.extension})
+	}
 	for _, t := range s.setup.templates {
 		list = append(list, map[string]any{"name": t.name, "description": t.description, "source": "prompt"})
 	}
@@ -555,4 +573,58 @@ func parseReasoning(word string) (string, error) {
 		return "", fmt.Errorf("unknown reasoning level %q (known: off, minimum, low, medium, high, xhigh, max)", word)
 	}
 	return word, nil
+}
+
+// confirmTool answers a tool_confirmation_requested event.
+func (s *zotServer) confirmTool(c *command) error {
+	id, err := c.want("tool_id", "id_tool", "call_id")
+	if err != nil {
+		return err
+	}
+	word, err := c.want("decision")
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(decisions, word) {
+		return fmt.Errorf("unknown decision %q (known: %s)", word, strings.Join(decisions, ", "))
+	}
+	reason, err := c.str("reason")
+	if err != nil {
+		return err
+	}
+	return s.agent.decide(id, decision{word, reason})
+}
+
+// panelCommand passes on what the user did with a panel.
+func (s *zotServer) panelCommand(c *command) error {
+	id, err := c.want("panel_id")
+	if err != nil {
+		return err
+	}
+	if c.name == "panel_close" {
+		return s.agent.ext.panelClosed(id)
+	}
+	key, err := c.want("key")
+	if err != nil {
+		return err
+	}
+	text, err := c.str("text")
+	if err != nil {
+		return err
+	}
+	return s.agent.ext.panelKey(id, key, text)
+}
+
+// reloadExt stops all extensions, reads their manifests anew and starts them.
+// The agent must be idle; prompts that come meanwhile wait.
+func (s *zotServer) reloadExt(c *command) {
+	a := s.agent
+	err := a.whenIdle(func() error {
+		a.system = "" // before_agent_start is asked again
+		a.ext.reload(func(r reloaded) { s.respond(c, r, nil) })
+		return nil
+	})
+	if err != nil {
+		s.respond(c, nil, err)
+	}
 }
