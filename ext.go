@@ -72,6 +72,7 @@ type extension struct {
 	since time.Time     // of the start
 	hello chan struct{} // closed by its first hello
 	ready chan struct{} // closed when its first registrations are complete
+	ended chan struct{} // closed at the end of its output
 
 	// Guarded by the host's lock.
 	helloName string
@@ -104,6 +105,9 @@ type extHost struct {
 	ack       func(e *extension) map[string]any
 	tell      func(*Event) // hands an event to the client
 	builtin   func(name string) bool
+	// observe, for doctor, gets each frame that came and each problem that was
+	// logged. It may be nil, and must not block.
+	observe func(e *extension, frame object, problem string)
 
 	mu      sync.Mutex
 	exts    []*extension
@@ -211,7 +215,7 @@ func (h *extHost) start(exts []*extension) {
 	started := h.started
 	for _, e := range exts {
 		e.host, e.since = h, time.Now()
-		e.hello, e.ready = make(chan struct{}), make(chan struct{})
+		e.hello, e.ready, e.ended = make(chan struct{}), make(chan struct{}), make(chan struct{})
 		e.pending, e.observes, e.guards = map[string]chan object{}, map[string]bool{}, map[string]bool{}
 	}
 	h.mu.Unlock()
@@ -317,6 +321,7 @@ func (e *extension) start() {
 	select {
 	case <-e.hello:
 	case <-e.group.exited:
+		e.drain()
 	case <-time.After(helloWait):
 		e.err = fmt.Errorf("extension %s sent no hello in %v%s", e.Name, helloWait, e.story())
 		e.group.kill(0)
@@ -358,7 +363,7 @@ func (e *extension) awaitReady() {
 			return
 		case <-e.group.exited:
 			return
-		case <-time.After(wait):
+		case <-time.After(min(wait, 20*time.Millisecond)): // a registration shortens the wait
 		}
 	}
 }
@@ -455,6 +460,7 @@ func (e *extension) watch() {
 			}
 		}
 	}
+	e.drain()
 	h := e.host
 	h.mu.Lock()
 	e.dead = exitText(e.group.state)
@@ -481,19 +487,33 @@ func (e *extension) watch() {
 	}
 }
 
+// drain waits until all that an extension sent before it ended was taken. If
+// another process holds its stdout, that end is not to be seen.
+func (e *extension) drain() {
+	select {
+	case <-e.ended:
+	case <-time.After(500 * time.Millisecond):
+	}
+}
+
 // logf writes a line to the extension's log.
 func (e *extension) logf(format string, values ...any) {
+	problem := fmt.Sprintf(format, values...)
+	if e.host.observe != nil {
+		e.host.observe(e, nil, problem)
+	}
 	f, err := os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	fmt.Fprintf(f, "[zot] "+format+"\n", values...)
+	fmt.Fprintf(f, "[zot] %s\n", problem)
 }
 
 // read takes the frames of an extension. Its goroutine ends when nobody holds
 // the other end of the pipe.
 func (e *extension) read(from *os.File) {
+	defer close(e.ended)
 	defer from.Close()
 	r := bufio.NewReaderSize(from, 64<<10)
 	for {
@@ -519,7 +539,7 @@ func (e *extension) skip(line []byte, err error) {
 	e.noise++
 	first := e.noise == 1
 	e.host.mu.Unlock()
-	e.logf("stdout line skipped (%v): %s", err, shorten(strings.ToValidUTF8(string(line), "\ufffd"), 500))
+	e.logf("stdout line skipped (%v; stdout is for frames, other output belongs on stderr): %s", err, shorten(strings.ToValidUTF8(string(line), "\ufffd"), 500))
 	if first {
 		e.host.notice(e, "warn", fmt.Sprintf("extension %s printed something that is no frame on its stdout; see %s", e.Name, e.log))
 	}
@@ -533,10 +553,13 @@ func (o object) text(key string) string {
 
 // frame handles one frame (spec: Extension -> host).
 func (e *extension) frame(o object) {
+	if e.host.observe != nil {
+		e.host.observe(e, o, "")
+	}
 	typ := o.text("type")
 	if !isClosed(e.hello) {
 		if typ != "hello" {
-			e.logf("frame before hello skipped: %s", typ)
+			e.logf("frame before hello skipped: %q (hello comes first)", typ)
 			return
 		}
 		e.greet(o)
@@ -583,7 +606,7 @@ func (e *extension) greet(o object) {
 	e.activity = time.Now()
 	e.host.mu.Unlock()
 	if e.helloName != e.Name {
-		e.logf("hello says the name is %q; the manifest's %q is used", e.helloName, e.Name)
+		e.logf("hello says the name is %q; the manifest's %q is used (make them the same)", e.helloName, e.Name)
 	}
 	e.send(func(dst []byte) []byte { return append(dst, encode(e.host.ack(e))...) })
 }
@@ -601,7 +624,7 @@ func (e *extension) register(change func()) {
 func (e *extension) addCommand(o object) {
 	name := strings.TrimPrefix(o.text("name"), "/")
 	if name == "" || strings.ContainsAny(name, " \t\n") {
-		e.logf("register_command refused: %q is no command name", name)
+		e.logf("register_command refused: %q is no command name (one word is)", name)
 		return
 	}
 	e.commands = append(e.commands, extCommand{name, o.text("description")})
@@ -674,15 +697,25 @@ func toolSchema(raw json.RawMessage) (json.RawMessage, error) {
 	return append(dst, '}'), nil
 }
 
+// The events that can be observed, and those that can be intercepted.
+var (
+	observable    = []string{"session_start", "turn_start", "turn_end", "tool_call", "tool_confirmation_requested", "assistant_message"}
+	interceptable = []string{"tool_call", "turn_start", "assistant_message", "before_agent_start"}
+)
+
 func (e *extension) subscribe(o object) {
-	for key, set := range map[string]map[string]bool{"events": e.observes, "intercept": e.guards} {
+	for _, key := range []string{"events", "intercept"} {
 		var names []string
 		if o.has(key) && json.Unmarshal(o[key], &names) != nil {
 			e.logf("subscribe: %q must be an array of strings", key)
 		}
 		for _, name := range names {
-			if name == "before_agent_start" {
-				set = e.guards
+			set, known := e.observes, observable
+			if key == "intercept" || name == "before_agent_start" {
+				set, known = e.guards, interceptable
+			}
+			if !slices.Contains(known, name) {
+				e.logf("subscribe: %q is none of the %s (%s)", name, key, strings.Join(known, ", "))
 			}
 			set[name] = true
 		}
