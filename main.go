@@ -144,6 +144,7 @@ const helpHead = `zot runs a coding agent behind pipes.
   zot -p "fix the failing test"        answer one prompt as text
   zot --json "fix the failing test"    ... as events, one JSON object a line
   zot rpc                              serve a client: commands on stdin, events on stdout
+  zot ext help                         install, check and remove extensions
 `
 
 const helpTail = `
@@ -346,6 +347,7 @@ type setup struct {
 	tools     []*tool // built in
 	exts      []*extension
 	warnings  []string
+	observe   func(e *extension, frame object, problem string) // see extHost
 }
 
 func newSetup(o *options) (*setup, error) {
@@ -486,7 +488,7 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 		}
 	}
 	names := toolNames(s.tools)
-	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, tell: a.tell, started: make(chan struct{}),
+	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, tell: a.tell, started: make(chan struct{}), observe: s.observe,
 		builtin: func(name string) bool {
 			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
 		},
@@ -526,6 +528,9 @@ func warn(warnings []string) {
 func main() {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a write that fails is an error, not the end
 	debug.SetGCPercent(50)                                  // small matters more here than the last per cent of speed
+	if len(os.Args) > 1 && os.Args[1] == "ext" {
+		os.Exit(extMain(os.Args[2:]))
+	}
 	o, err := parseArgs(os.Args[1:])
 	if err != nil {
 		fail(err)
