@@ -154,7 +154,8 @@ var responsesStreams = map[string]string{
 	"broken-event": `
 		text "A"
 		 ()
-		error: the server sent an event that is not JSON: "{\"type\":\"response.output_text.delta\",\"output_index\":0,\"delta\":\"B"`,
+		error: the server sent an event that is not JSON: "{\"type\":\"response.output_text.delta\",\"output_index\":0,\"delta\":\"B"
+		retry 0s`,
 	"phase": `
 		text "Looking." commentary
 		text "Found." final_answer
@@ -232,21 +233,6 @@ func describeResponses(m *Message, err error) string {
 	return d.String()
 }
 
-// chunks is a reader that gives at most n bytes at a time.
-type chunks struct {
-	data []byte
-	n    int
-}
-
-func (c *chunks) Read(b []byte) (int, error) {
-	if len(c.data) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(b, c.data[:min(c.n, len(c.data))])
-	c.data = c.data[n:]
-	return n, nil
-}
-
 func TestResponsesStreams(t *testing.T) {
 	files, err := filepath.Glob("testdata/streams/responses-*.sse")
 	if err != nil || len(files) != len(responsesStreams) {
@@ -260,7 +246,7 @@ func TestResponsesStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, n := range []int{len(data), 1, 7, 4096} {
-				if got := describeResponses(decodeResponses(t, &chunks{data, n})); got != responsesStreams[name] {
+				if got := describeResponses(decodeResponses(t, &chunked{data, n})); got != responsesStreams[name] {
 					t.Errorf("in chunks of %d:%s\nwant:%s", n, got, responsesStreams[name])
 				}
 			}
@@ -350,7 +336,7 @@ func TestResponsesBody(t *testing.T) {
 	// The same transcript for another model: nothing of the first one's own.
 	other := *m
 	other.ID, other.Vision, other.MaxOutput, other.Levels = "other", false, 0, nil
-	note := "(image left out: this model takes no images)"
+	note := "(an image was left out: this model takes no images)"
 	r = &request{model: &other, messages: r.messages, maxTokens: 100}
 	check(r, `{"model":"other","stream":true,"store":false,"max_output_tokens":100,"input":[`,
 		strings.ReplaceAll(first, `{"type":"input_image","detail":"auto","image_url":"data:image/png;base64,AAAA"}`, `{"type":"input_text","text":"`+note+`"}`),
@@ -367,7 +353,7 @@ func TestResponsesImageOnlyResult(t *testing.T) {
 		{Role: "tool", CallID: "c", ToolName: "read"}}}
 	body := string(responsesWire{}.body(r))
 	at := -1
-	for _, part := range []string{`"call_id":"a","output":"(the image follows)"`, `"call_id":"b","output":"(the image follows)"`,
+	for _, part := range []string{`"call_id":"a","output":"(image below)"`, `"call_id":"b","output":"(image below)"`,
 		"base64,AAAA", "base64,BBBB", "Nice.", `"call_id":"c","output":"(no output)"`} {
 		next := strings.Index(body, part)
 		if next <= at {
@@ -410,8 +396,8 @@ func TestResponsesID(t *testing.T) {
 	long := strings.Repeat("x", 64)
 	seen := map[string]string{}
 	for id, kept := range map[string]bool{"call_AbC-19": true, long: true, "a.b": false, "a:b": false, "": false, "é": false, long + "y": false, long + "z": false} {
-		got := responsesID(id)
-		if (got == id) != kept || len(got) > 64 || got == "" || strings.ContainsFunc(got, notWord) || responsesID(id) != got {
+		got := wireID(id, wordID)
+		if (got == id) != kept || len(got) > 64 || got == "" || notWord().MatchString(got) || wireID(id, wordID) != got {
 			t.Errorf("%q: %q", id, got)
 		}
 		if seen[got] != "" {
@@ -550,7 +536,7 @@ var responsesDeltaEvent = []byte(`{"type":"response.output_text.delta","content_
 
 func BenchmarkResponsesDelta(b *testing.B) {
 	a := &assembler{msg: &Message{}, on: func(delta) {}}
-	p := responsesWire{}.parser(nil, a)
+	p := responsesWire{}.parser(a)
 	b.SetBytes(int64(len(responsesDeltaEvent)))
 	b.ReportAllocs()
 	for b.Loop() {
