@@ -48,7 +48,7 @@ func anthropicBudget(r *request) (maxTokens, budget int) {
 	return maxTokens, min(budget, maxTokens/2) // half at least is left for the answer
 }
 
-func (anthropicWire) body(r *request) []byte {
+func (anthropicWire) body(r *request) [][]byte {
 	m := r.model
 	key := fmt.Sprintf("anthropic %t %s %s", m.Vision, m.Provider, m.ID)
 	parts := append(make([][]byte, 0, 3*len(r.messages)+2), anthropicHead(r))
@@ -88,7 +88,7 @@ func (anthropicWire) body(r *request) []byte {
 	if role != "" {
 		end = "]}]}"
 	}
-	return slices.Concat(append(parts, []byte(end))...)
+	return append(parts, []byte(end))
 }
 
 // anthropicGlue stands before, between and behind the kept encodings.

@@ -34,7 +34,7 @@ func (chatWire) endpoint(base, key string, _ *request, h http.Header) string {
 // body encodes a request: the model, messages, tools, stream, the limit and
 // the reasoning fields, in this order, so that equal beginnings of transcripts
 // are equal bytes.
-func (chatWire) body(r *request) []byte {
+func (chatWire) body(r *request) [][]byte {
 	m := r.model
 	list := chatList{parts: make([][]byte, 1, 2*len(r.messages)+8), model: m}
 	list.parts[0] = appendJSON(nil, `{"model":?,"messages":[`, m.ID)
@@ -90,7 +90,7 @@ func (chatWire) body(r *request) []byte {
 		tail = appendJSON(tail, `,"max_tokens":?`, n)
 	}
 	tail = append(appendChatReasoning(tail, r), '}')
-	return slices.Concat(append(list.parts, tail)...)
+	return append(list.parts, tail)
 }
 
 const chatTool = `{"type":"function","function":{"name":?,"description":?,"parameters":?}}`

@@ -177,7 +177,7 @@ func TestChatRecorded(t *testing.T) {
 
 func chatBody(t *testing.T, r *request) string {
 	t.Helper()
-	body := chatWire{}.body(r)
+	body := wireBody(chatWire{}, r)
 	if !json.Valid(body) {
 		t.Fatalf("not JSON: %s", body)
 	}
@@ -450,7 +450,7 @@ func TestChatEncodesOnce(t *testing.T) {
 			t.Fatalf("message %d was encoded again", i)
 		}
 	}
-	if n := testing.AllocsPerRun(5, func() { chatWire{}.body(r) }); n > 60 {
+	if n := testing.AllocsPerRun(5, func() { wireBody(chatWire{}, r) }); n > 60 {
 		t.Errorf("%v allocations for a request with a known history", n)
 	}
 	r.model = &Model{Provider: "p", ID: "other"}
@@ -651,6 +651,6 @@ func BenchmarkChatBody(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		chatWire{}.body(r)
+		wireBody(chatWire{}, r)
 	}
 }

@@ -139,6 +139,7 @@ func TestSocketReaderGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	syscall.CloseOnExec(pair[0])
 	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
 	cmd := exec.Command(zotBin, "rpc", "--provider", "script", "--model", script(t, dir, "turn\ntext hi\nhang\n"))
 	cmd.Env = cleanEnv(dir)

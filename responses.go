@@ -31,7 +31,7 @@ func (responsesWire) endpoint(base, key string, _ *request, h http.Header) strin
 
 // body has the conversation last, so that two requests of a session are the
 // same up to the first new item.
-func (responsesWire) body(r *request) []byte {
+func (responsesWire) body(r *request) [][]byte {
 	key := fmt.Sprintf("responses %s %s %t", r.model.Provider, r.model.ID, r.model.Vision)
 	separator := []byte(",")
 	parts := append(make([][]byte, 0, 2*len(r.messages)+2), responsesHead(r))
@@ -58,7 +58,7 @@ func (responsesWire) body(r *request) []byte {
 			images = images[:0]
 		}
 	}
-	return slices.Concat(append(parts, []byte("]}"))...)
+	return append(parts, []byte("]}"))
 }
 
 // responsesHead encodes all that comes before the input items.

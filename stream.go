@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -40,8 +41,8 @@ var defaultTimeouts = timeouts{Headers: 60, FirstEvent: 300, Gap: 120}
 type wireFormat interface {
 	// endpoint is the URL of a call and sets the headers that carry the key.
 	endpoint(base, key string, r *request, h http.Header) string
-	// body encodes a request. Messages keep their encoding in Message.wire.
-	body(r *request) []byte
+	// body encodes a request, in pieces: what is kept is not copied. Messages keep their encoding in Message.wire.
+	body(r *request) [][]byte
 	// parser reads the events of one answer into a.
 	parser(a *assembler) streamParser
 }
@@ -123,11 +124,20 @@ func (p *httpProvider) attempt(ctx context.Context, key string, r *request, a *a
 	defer cancel(nil)
 	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"text/event-stream"}, "User-Agent": {"zot/" + version()}}
 	address := p.wire.endpoint(r.model.BaseURL, key, r, header)
-	req, err := http.NewRequestWithContext(ctx, "POST", address, bytes.NewReader(p.wire.body(r)))
+	req, err := http.NewRequestWithContext(ctx, "POST", address, nil)
 	if err != nil || req.URL.Host == "" {
 		return &providerError{message: fmt.Sprintf("the base URL %q is not a URL: set --base-url", r.model.BaseURL)}
 	}
 	req.Header = header
+	pieces := p.wire.body(r)
+	for _, piece := range pieces {
+		req.ContentLength += int64(len(piece))
+	}
+	req.GetBody = func() (io.ReadCloser, error) { // again after a redirect
+		rest := net.Buffers(slices.Clone(pieces))
+		return io.NopCloser(&rest), nil
+	}
+	req.Body, _ = req.GetBody()
 
 	limits := p.limits
 	if isLoopback(r.model.BaseURL) { // a local model may take its time

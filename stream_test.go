@@ -180,3 +180,6 @@ func (*endless) Read(b []byte) (int, error) {
 	copy(b, bytes.Repeat([]byte("x"), len(b)))
 	return len(b), nil
 }
+
+// wireBody is a request's body in one piece.
+func wireBody(w wireFormat, r *request) []byte { return bytes.Join(w.body(r), nil) }
