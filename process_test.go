@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -124,5 +125,37 @@ func TestNonBlockingStdout(t *testing.T) {
 	data, _ := io.ReadAll(r)
 	if err := cmd.Wait(); err != nil || len(data) != 3000*1001 {
 		t.Errorf("%v, %d of 3003000 bytes", err, len(data))
+	}
+}
+
+// TestSocketReaderGone: Node hands over sockets. Their other end is watched too,
+// while nothing is written.
+func TestSocketReaderGone(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells without a write")
+	}
+	dir := t.TempDir()
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	syscall.CloseOnExec(pair[0])
+	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
+	cmd := exec.Command(zotBin, "rpc", "--provider", "script", "--model", script(t, dir, "turn\ntext hi\nhang\n"))
+	cmd.Env = cleanEnv(dir)
+	in, _ := cmd.StdinPipe()
+	cmd.Stdout = theirs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	io.WriteString(in, `{"id":1,"type":"prompt","message":"go"}`+"\n")
+	io.ReadFull(ours, make([]byte, 1))
+	ours.Close()
+	timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitNoPipe {
+		t.Errorf("exit code %d", code)
 	}
 }
