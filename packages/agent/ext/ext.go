@@ -460,11 +460,12 @@ const (
 
 func (e *Extension) run(in io.Reader, out io.Writer) error {
 	e.mu.Lock()
-	if e.running {
-		panic("ext: Run is called twice")
-	}
+	again := e.running
 	e.running = true
 	e.mu.Unlock()
+	if again {
+		panic("ext: Run is called twice")
+	}
 	var cancel context.CancelFunc
 	e.ctx, cancel = context.WithCancel(context.Background())
 	defer cancel()
