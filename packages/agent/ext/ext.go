@@ -259,13 +259,14 @@ func New(name, version string) *Extension {
 	}
 }
 
-// register makes one registration, which what names in words for the author.
-func (e *Extension) register(what string, valid bool, add func()) {
+// register makes one registration; what names it for the author, given reports
+// whether there is a function.
+func (e *Extension) register(what string, given bool, add func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case !valid:
-		panic("ext: " + what + " needs a name and a function")
+	case !given:
+		panic("ext: " + what + " needs a function")
 	case e.sealed:
 		panic("ext: " + what + " comes too late: register before Run or in OnHello")
 	case e.taken[what]:
@@ -278,7 +279,10 @@ func (e *Extension) register(what string, valid bool, add func()) {
 // Command registers the slash command /name. args is what the user typed behind
 // it, trimmed. Names that differ by case only are the same.
 func (e *Extension) Command(name, description string, run func(args string) Response) {
-	e.register(fmt.Sprintf("command %q", strings.ToLower(name)), name != "" && run != nil, func() {
+	if name == "" {
+		panic("ext: a command needs a name")
+	}
+	e.register(fmt.Sprintf("command %q", strings.ToLower(name)), run != nil, func() {
 		e.commands = append(e.commands, command{name, description, run})
 	})
 }
@@ -305,6 +309,9 @@ func (e *Extension) simpleTool(t ToolSpec, run func(args json.RawMessage) ToolRe
 // AddTool registers a tool that needs more than Tool offers: a context,
 // progress, or another time limit.
 func (e *Extension) AddTool(t ToolSpec) {
+	if t.Name == "" {
+		panic("ext: a tool needs a name")
+	}
 	if t.Schema == nil {
 		t.Schema = json.RawMessage(`{"type":"object"}`)
 	}
@@ -314,7 +321,7 @@ func (e *Extension) AddTool(t ToolSpec) {
 	if t.Timeout < 0 {
 		panic(fmt.Sprintf("ext: the time limit of tool %q is negative: %v", t.Name, t.Timeout))
 	}
-	e.register(fmt.Sprintf("tool %q", t.Name), t.Name != "" && t.Run != nil, func() {
+	e.register(fmt.Sprintf("tool %q", t.Name), t.Run != nil, func() {
 		e.tools = append(e.tools, t)
 	})
 }
@@ -346,8 +353,8 @@ func (e *Extension) On(event string, f func(Event)) {
 }
 
 // intercept registers a hook. zot waits 5 s for its word, then goes on.
-func (e *Extension) intercept(event string, valid bool, hook func(*incoming) outgoing) {
-	e.register(fmt.Sprintf("the hook of %q", event), valid, func() {
+func (e *Extension) intercept(event string, given bool, hook func(*incoming) outgoing) {
+	e.register(fmt.Sprintf("the hook of %q", event), given, func() {
 		e.hooks[event] = hook
 		e.subscribed.intercept = append(e.subscribed.intercept, event)
 	})
@@ -612,7 +619,7 @@ func (e *Extension) runCommand(f *incoming) outgoing {
 	var args string
 	if i < 0 {
 		r = Errorf("%s has no command %q", e.name, f.Name)
-	} else if err := json.Unmarshal(f.Args, &args); err != nil && f.Args != nil {
+	} else if err := json.Unmarshal(f.Args, &args); f.Args != nil && err != nil {
 		r = Errorf("%s: the arguments of %s are not text: %v", e.name, f.Name, err)
 	} else if failure := e.protected("command "+f.Name, func() { r = e.commands[i].run(args) }); failure != "" {
 		r = Errorf("%s", failure)

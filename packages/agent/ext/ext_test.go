@@ -557,8 +557,10 @@ func TestMistakes(t *testing.T) {
 			e.InterceptToolCall(func(string, json.RawMessage) (bool, string) { return true, "" })
 			e.InterceptToolCallX(func(string, json.RawMessage) ToolCallDecision { return ToolCallDecision{} })
 		}},
-		{`ext: command "" needs a name and a function`, func(e *Extension) { e.Command("", "", command) }},
-		{`ext: tool "t" needs a name and a function`, func(e *Extension) { e.Tool("t", "", nil, nil) }},
+		{`ext: a command needs a name`, func(e *Extension) { e.Command("", "", command) }},
+		{`ext: a tool needs a name`, func(e *Extension) { e.Tool("", "", nil, say("")) }},
+		{`ext: the OnHello handler needs a function`, func(e *Extension) { e.OnHello(nil) }},
+		{`ext: tool "t" needs a function`, func(e *Extension) { e.Tool("t", "", nil, nil) }},
 		{`ext: the schema of tool "t" is not a JSON object: [1]`, func(e *Extension) { e.Tool("t", "", json.RawMessage("[1]"), say("")) }},
 		{`ext: the time limit of tool "t" is negative: -1s`, func(e *Extension) { e.AddTool(ToolSpec{Name: "t", Timeout: -time.Second}) }},
 		{`ext: there is no event "tool_cal" (known: session_start, turn_start, turn_end, tool_call, tool_confirmation_requested, assistant_message)`,
