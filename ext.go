@@ -661,7 +661,7 @@ func toolSchema(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, fmt.Errorf("the root of its schema must be an object, not %s", cmp.Or(typ, string(o["type"]), "a $ref"))
 	}
 	dst := []byte(`{"type":"object"`)
-	walkJSON(raw, func(key, value []byte) {
+	walk(raw, func(key, value []byte) {
 		switch string(key) {
 		case "type", "anyOf", "oneOf", "allOf", "not", "enum": // providers refuse these at the root
 		default:
