@@ -78,7 +78,7 @@ type truncation struct {
 
 func (e *toolEnv) bash(ctx context.Context, a *arguments, progress func(string)) (result toolResult, err error) {
 	command, seconds := a.str("command"), a.number("timeout", bashTimeout)
-	if a.problem != "" {
+	if a.err != nil {
 		return result, nil
 	}
 	asked := seconds
