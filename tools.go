@@ -562,34 +562,40 @@ var plainForm = strings.NewReplacer("‘", "'", "’", "'", "‚", "'", "‛", "
 func newView(raw string, loose bool) view {
 	var text strings.Builder
 	at := make([]int32, 0, len(raw)+1)
-	i := 0
-	for i < len(raw) {
-		rest := raw[i:]
-		if loose {
-			rest = strings.TrimLeft(rest, " \t")
+	show := func(s string, from int) {
+		text.WriteString(s)
+		for k := range len(s) { // what is not shown as it is, is one byte
+			at = append(at, int32(from+k))
 		}
-		n := len(raw) - i - len(rest) // blanks
-		shown := raw[i : i+n]
-		switch {
-		case strings.HasPrefix(rest, "\r\n"):
-			shown, n = "\n", n+2
-		case strings.HasPrefix(rest, "\n"):
-			shown, n = "\n", n+1
-		case rest == "":
-			return view{text.String(), append(at, int32(i))}
-		case n == 0:
-			_, n = utf8.DecodeRuneInString(rest)
-			if shown = rest[:n]; loose && n > 1 {
-				shown = plainForm.Replace(shown)
-			}
-		}
-		for k := range len(shown) { // what is not shown as it is, is one byte
-			at = append(at, int32(i+k))
-		}
-		text.WriteString(shown)
-		i += n
 	}
-	return view{text.String(), append(at, int32(i))}
+	start, end := 0, 0
+	for line := range strings.Lines(raw) {
+		s, ended := strings.CutSuffix(line, "\n")
+		if ended {
+			s = strings.TrimSuffix(s, "\r")
+		}
+		if loose {
+			s = strings.TrimRight(s, " \t")
+		}
+		for end = start; end < start+len(s); {
+			piece := s[end-start:]
+			n := len(piece)
+			if loose {
+				_, n = utf8.DecodeRuneInString(piece)
+				piece = piece[:n]
+			}
+			if loose && n > 1 {
+				piece = plainForm.Replace(piece)
+			}
+			show(piece, end)
+			end += n
+		}
+		if start += len(line); ended {
+			show("\n", end)
+			end = start
+		}
+	}
+	return view{text.String(), append(at, int32(end))}
 }
 
 // changedLines takes the lines that stay the same off both ends of a change,
