@@ -276,9 +276,11 @@ type excerpt struct {
 // readLines reads at most limit lines and maxBytes from line offset on, and a
 // little further to count the lines.
 func readLines(in *bufio.Reader, offset, limit int) (x excerpt, err error) {
+	var line []byte
+	var size int
 	full := false
 	for n, ahead := 1, countAhead; ahead > 0; n++ {
-		line, size, err := readLine(in)
+		line, size, err = readLine(in, line[:0])
 		switch {
 		case err == io.EOF:
 			x.total = n - 1
@@ -299,9 +301,9 @@ func readLines(in *bufio.Reader, offset, limit int) (x excerpt, err error) {
 	return x, nil
 }
 
-// readLine reads one line with its end. It returns up to maxBytes of it, and
-// its size.
-func readLine(in *bufio.Reader) (line []byte, size int, err error) {
+// readLine reads one line with its end. It appends up to maxBytes of it to line,
+// which is empty, and returns its size.
+func readLine(in *bufio.Reader, line []byte) (_ []byte, size int, err error) {
 	for {
 		part, err := in.ReadSlice('\n')
 		size += len(part)
@@ -466,17 +468,16 @@ func (e *toolEnv) edit(_ context.Context, a *arguments, _ func(string)) (r toolR
 	if info.Size() > editMax {
 		return r, fmt.Errorf("%s has %d bytes, the limit is %d; use bash with sed", path, info.Size(), editMax)
 	}
-	raw, err := os.ReadFile(full)
+	body, err := os.ReadFile(full)
 	if err != nil {
 		return r, err
 	}
-	body := bytes.TrimPrefix(raw, []byte(utf8BOM))
 	changes, loose, err := planEdits(body, edits, path)
 	if err != nil {
 		return r, err
 	}
 	changed := splice(body, changes)
-	if err := replaceFile(full, append(raw[:len(raw)-len(body):len(raw)-len(body)], changed...)); err != nil {
+	if err := replaceFile(full, changed); err != nil {
 		return r, fmt.Errorf("could not write %s: %w", path, err)
 	}
 	r = textResult("Successfully replaced %d block(s) in %s.", len(edits), path)
@@ -548,8 +549,9 @@ func notUnique(text, old, path string, first, last int) error {
 	return fmt.Errorf("Could not find the exact text in %s. %s", path, hint)
 }
 
-// view is a text as it is searched: with LF for CRLF. In a loose view trailing
-// blanks are hidden, too, and quotes, dashes and spaces have their plain form.
+// view is a text as it is searched: without byte order mark and with LF for
+// CRLF. In a loose view trailing blanks are hidden, too, and quotes, dashes and
+// spaces have their plain form.
 type view struct {
 	text string
 	at   []int32 // the raw offset of each byte of text, and of its end
@@ -568,8 +570,9 @@ func newView(raw string, loose bool) view {
 			at = append(at, int32(from+k))
 		}
 	}
-	start, end := 0, 0
-	for line := range strings.Lines(raw) {
+	start := len(raw) - len(strings.TrimPrefix(raw, utf8BOM)) // of a line
+	end := start                                              // of what is shown of it
+	for line := range strings.Lines(raw[start:]) {
 		s, ended := strings.CutSuffix(line, "\n")
 		if ended {
 			s = strings.TrimSuffix(s, "\r")
