@@ -335,13 +335,13 @@ func (x *excerpt) result(path string, offset, limit int, fileSize int64) (r tool
 	if x.last == 0 {
 		return r, fmt.Errorf("Offset %d is beyond end of file (%d lines total)", offset, x.total)
 	}
-	folded := strings.ReplaceAll(string(x.text), "\r\n", "\n")
-	text := strings.ToValidUTF8(folded, "\ufffd")
+	raw := strings.ReplaceAll(string(x.text), "\r\n", "\n")
+	text := strings.ToValidUTF8(raw, "\ufffd")
 	var notes string
 	note := func(format string, values ...any) {
 		notes += fmt.Sprintf("\n["+format+"]", values...)
 	}
-	if text != folded {
+	if text != raw {
 		note("The file is not UTF-8: bytes shown as U+FFFD cannot be matched by edit.")
 	}
 	if x.size > 0 {
@@ -538,7 +538,7 @@ func planEdits(body []byte, edits []replacement, path string) (changes []change,
 func notUnique(text, old, path string, first, last int) error {
 	line := func(at int) int { return 1 + strings.Count(text[:at], "\n") }
 	if first >= 0 {
-		return fmt.Errorf("Found %d occurrences of the text in %s, on lines %d and %d at the ends. It must be unique: give more of the lines around it",
+		return fmt.Errorf("Found %d occurrences of the text in %s, the first on line %d, the last on line %d. It must be unique: give more of the lines around it",
 			max(2, strings.Count(text, old)), path, line(first), line(last))
 	}
 	hint := "It must match exactly, whitespace included: read the file again, it may have changed"
@@ -585,10 +585,9 @@ func newView(raw string, loose bool) view {
 			n := len(piece)
 			if loose {
 				_, n = utf8.DecodeRuneInString(piece)
-				piece = piece[:n]
-			}
-			if loose && n > 1 {
-				piece = plainForm.Replace(piece)
+				if piece = piece[:n]; n > 1 {
+					piece = plainForm.Replace(piece)
+				}
 			}
 			show(piece, end)
 			end += n

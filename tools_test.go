@@ -505,7 +505,7 @@ func TestEditRefusals(t *testing.T) {
 	}{
 		{oneEdit("a.txt", "nothing", "x"), []string{"Could not find the exact text in a.txt", "read the file again"}},
 		{oneEdit("a.txt", "three\n\tthree b", "x"), []string{"Could not find the exact text in a.txt", "first line is on line 3"}},
-		{oneEdit("a.txt", "two", "x"), []string{"Found 2 occurrences of the text in a.txt", "lines 2 and 2", "must be unique"}},
+		{oneEdit("a.txt", "two", "x"), []string{"Found 2 occurrences of the text in a.txt", "the first on line 2, the last on line 2", "must be unique"}},
 		{oneEdit("a.txt", "aa", "x"), []string{"Found 2 occurrences"}},
 		{oneEdit("a.txt", "one", "one"), []string{"No changes made to a.txt"}},
 		{oneEdit("a.txt", "caf\ufffd", "x"), []string{"Could not find the exact text"}},
