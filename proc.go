@@ -13,6 +13,7 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -34,12 +35,12 @@ type group struct {
 }
 
 // procs holds every group that may have members.
-var procs struct {
+var procs = struct {
 	sync.Mutex
 	groups   map[int]*group // by pgid
 	starting int            // children between fork and registration
 	closed   bool           // killAllGroups was called: nothing is started any more
-}
+}{groups: map[int]*group{}}
 
 // startGroup starts cmd as the leader of its own session and group. The group
 // waits for the leader; the caller must not. cmd's streams are files or pipes
@@ -55,11 +56,8 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 		procs.Unlock()
 		return nil, errors.New("not started: zot is exiting")
 	}
-	for pgid, g := range procs.groups { // forget the dead before their ids are used again
-		if !g.alive() {
-			delete(procs.groups, pgid)
-		}
-	}
+	// Forget the dead before their ids are used again.
+	maps.DeleteFunc(procs.groups, func(_ int, g *group) bool { return !g.alive() })
 	if procs.starting == 0 { // else one of them may not be registered yet
 		orphans(procs.groups)
 	}
@@ -75,9 +73,6 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 		return nil, err
 	}
 	g := &group{pgid: cmd.Process.Pid, exited: make(chan struct{})}
-	if procs.groups == nil {
-		procs.groups = map[int]*group{}
-	}
 	procs.groups[g.pgid] = g
 	go func() { // ends with the leader
 		// Not cmd.Wait, which would close pipes that still hold output.
@@ -132,19 +127,20 @@ func killAllGroups(grace time.Duration) {
 // sends SIGKILL until none is listed, for killWait at most. An id is a process
 // or, negative, a group.
 func stop(grace time.Duration, alive func() []int) {
-	const poll = 5 * time.Millisecond
-	ids := alive()
-	for _, id := range ids {
-		signalProcess(id, syscall.SIGTERM)
-	}
-	for end := time.Now().Add(grace); len(ids) > 0 && time.Now().Before(end); ids = alive() {
-		time.Sleep(poll)
-	}
-	for end := time.Now().Add(killWait); len(ids) > 0 && time.Now().Before(end); ids = alive() {
-		for _, id := range ids {
-			signalProcess(id, syscall.SIGKILL)
+	start := time.Now()
+	for first := true; ; first = false {
+		ids, passed := alive(), time.Since(start)
+		if len(ids) == 0 || passed > grace+killWait {
+			return
 		}
-		time.Sleep(poll)
+		for _, id := range ids {
+			if first {
+				signalProcess(id, syscall.SIGTERM)
+			} else if passed >= grace {
+				signalProcess(id, syscall.SIGKILL)
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
