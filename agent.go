@@ -244,6 +244,7 @@ const (
 	maxWait     = 5 * time.Minute // longer waits that a server asks for end the run
 	toolGrace   = 1500 * time.Millisecond
 	maxParallel = 8 // calls that only read
+	maxPauses   = 10
 )
 
 // submit accepts a job; start lets it run. accepted is called under the lock:
@@ -361,11 +362,11 @@ func (a *Agent) setModel(m *Model, p provider) {
 	a.model, a.provider, a.size, a.system = m, p, size{}, ""
 }
 
-// prompt is the run of a prompt. content is called first, outside the reader:
-// checking images takes time.
-func (a *Agent) prompt(content func() []Block) func(*job) *Event {
+// prompt is the run of a prompt. Its images are checked here and not by the
+// reader: that takes time.
+func (a *Agent) prompt(text string, images [][]byte) func(*job) *Event {
 	return func(j *job) *Event {
-		m := &Message{Role: "user", Content: content(), Time: time.Now()}
+		m := &Message{Role: "user", Content: promptBlocks(j.ctx, text, images), Time: time.Now()}
 		a.add(j, m, &Event{Type: "user_message", ID: j.id})
 		if a.system == "" {
 			a.system = a.prepare()
@@ -399,8 +400,11 @@ func (a *Agent) loop(j *job) *Event {
 		switch {
 		case len(calls) > 0:
 			a.runTools(j, m, calls)
-		case m.Stop == "pause_turn" && pauses < 10:
-			pauses++
+		case m.Stop == "pause_turn":
+			if pauses++; pauses > maxPauses {
+				a.emit(j, &Event{Type: "error", Text: fmt.Sprintf("stopped: the model paused its turn %d times in a row", pauses)})
+				return &Event{Type: "done", ID: j.id}
+			}
 		case isHollow(m) && hollow == 0:
 			hollow++ // ask once more: some models think and then forget to speak
 		default:
@@ -478,7 +482,7 @@ func (a *Agent) callModel(j *job) (*Message, error) {
 		e.Delta = d
 		a.emit(j, e)
 	}
-	retries, compactions := 0, 0
+	retries, compacted := 0, false
 	for {
 		m, err := a.provider.call(j.ctx, a.request(j, a.messages), on)
 		a.account(j, m)
@@ -494,8 +498,10 @@ func (a *Agent) callModel(j *job) (*Message, error) {
 			return m, err
 		}
 		switch {
-		case pe.overflow && a.autoCompact && compactions < 3:
-			compactions++
+		case pe.overflow && compacted:
+			return m, fmt.Errorf("%w (after compaction: what is left, %d messages or about %d tokens, does not fit)", err, len(a.messages), a.contextTokens())
+		case pe.overflow && a.autoCompact:
+			compacted = true
 			if cerr := a.compactNow(j); cerr != nil {
 				return m, fmt.Errorf("%w (and making room failed: %w)", err, cerr)
 			}
@@ -523,7 +529,7 @@ func (a *Agent) request(j *job, messages []*Message) *request {
 		model:     a.model,
 		system:    a.system,
 		tools:     a.tools,
-		messages:  repair(messages),
+		messages:  boundImages(repair(messages)),
 		reasoning: a.model.clamp(a.reasoning),
 		pause:     func() { a.host.flush(j.ctx) },
 	}
@@ -703,6 +709,49 @@ func repair(messages []*Message) []*Message {
 			}
 			out = append(out, &Message{Role: "tool", Time: m.Time, CallID: b.ID, ToolName: b.Name, IsError: true,
 				Content: []Block{{Type: "text", Text: "No result: the run ended while this call was made. Whether it had an effect is unknown."}}})
+		}
+	}
+	return out
+}
+
+// promptBlocks is the content of a user message. An image that no provider
+// would take becomes a note, and so does one that an abort overtook.
+func promptBlocks(ctx context.Context, text string, images [][]byte) (blocks []Block) {
+	if strings.TrimSpace(text) != "" {
+		blocks = append(blocks, Block{Type: "text", Text: strings.ToValidUTF8(text, "\ufffd")})
+	}
+	for i, data := range images {
+		b, err := Block{}, context.Cause(ctx)
+		if err == nil {
+			b, err = prepareImage(data)
+		}
+		if err != nil {
+			b = Block{Type: "text", Text: fmt.Sprintf("[image %d was left out: %v]", i+1, err)}
+		}
+		blocks = append(blocks, b)
+	}
+	return blocks
+}
+
+// maxImages bounds the images of one request, in bytes of base64: providers
+// refuse requests of more than about 30 MB.
+const maxImages = 20 << 20
+
+// boundImages replaces the oldest images by notes until the rest fit into a
+// request.
+func boundImages(messages []*Message) []*Message {
+	out, total := messages, 0
+	for i, m := range slices.Backward(messages) {
+		for k, b := range slices.Backward(m.Content) {
+			if total += len(b.Data); b.Type != "image" || total <= maxImages {
+				continue
+			}
+			if out[i] == m { // a message in the transcript is not changed
+				out = slices.Clone(out)
+				out[i] = &Message{Role: m.Role, Content: slices.Clone(m.Content), Time: m.Time, CallID: m.CallID,
+					ToolName: m.ToolName, IsError: m.IsError, Activate: m.Activate}
+			}
+			out[i].Content[k] = Block{Type: "text", Text: "[an image was here; there were too many for one request]"}
 		}
 	}
 	return out

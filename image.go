@@ -19,13 +19,18 @@ import (
 	"image/png"
 	"net/http"
 	"slices"
+	"sync"
 )
 
 const (
 	imageSide   = 2000            // pixels on the longer side: Anthropic's limit when there are many images
 	imageBytes  = 5 << 20 / 4 * 3 // 5 MiB in base64
-	imagePixels = 50_000_000      // an image with more is not decoded
+	imagePixels = 32_000_000      // an image with more is not decoded
 )
+
+// decoding is held while an image is in memory pixel by pixel: a few hundred
+// MiB at the most, and only once.
+var decoding sync.Mutex
 
 // prepareImage returns an image block that providers accept, made smaller if
 // need be, or an error that says what is wrong with the image.
@@ -42,6 +47,8 @@ func prepareImage(data []byte) (Block, error) {
 		return Block{}, fmt.Errorf("the %s image is too large: %dx%d pixels, %d bytes; the limit is %d million pixels, and for WebP, which is not made smaller here, %d pixels a side and %d bytes",
 			kind, width, height, len(data), imagePixels/1_000_000, imageSide, imageBytes)
 	}
+	decoding.Lock()
+	defer decoding.Unlock()
 	img, _, err := image.Decode(bytes.NewReader(data))
 	if err != nil {
 		return Block{}, fmt.Errorf("the %s image is damaged or incomplete: %w", kind, err)

@@ -1,7 +1,8 @@
 // Child processes. Rules kept here:
 //
 //   - Each child leads a session and process group of its own: no child can
-//     ask on our terminal, and all that it starts ends with it.
+//     ask on our terminal, and all that it starts ends with it, also (on Linux)
+//     what went into other groups.
 //   - What counts is whether a group still has members, not whether its leader
 //     is there: launchers leave early, servers stay.
 //   - Who leaves a group (setsid) does not outlive us either where orphans come
@@ -40,6 +41,7 @@ var procs = struct {
 	groups   map[int]*group // by pgid
 	starting int            // children between fork and registration
 	closed   bool           // killAllGroups was called: nothing is started any more
+	reaper   sync.Once
 }{groups: map[int]*group{}}
 
 // startGroup starts cmd as the leader of its own session and group. The group
@@ -50,6 +52,7 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 		cmd.Env = childEnv(nil)
 	}
 	newSession(cmd)
+	procs.reaper.Do(func() { go reap() })
 
 	procs.Lock()
 	if procs.closed {
@@ -92,14 +95,17 @@ func (g *group) alive() bool {
 	}
 }
 
-// kill ends the group: SIGTERM, up to grace for it to be empty, SIGKILL. It
-// returns when the group is empty, at the latest grace + killWait later.
+// kill ends the group and what its members started in other groups: SIGTERM, up
+// to grace for them to leave, SIGKILL. It returns when nobody is left, at the
+// latest grace + killWait later.
 func (g *group) kill(grace time.Duration) {
+	seen := map[int]bool{}
 	stop(grace, func() []int {
+		ids := strays(g.pgid, seen)
 		if g.alive() {
-			return []int{-g.pgid}
+			ids = append(ids, -g.pgid)
 		}
-		return nil
+		return ids
 	})
 }
 
@@ -140,7 +146,7 @@ func stop(grace time.Duration, alive func() []int) {
 				signalProcess(id, syscall.SIGKILL)
 			}
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

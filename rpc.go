@@ -298,12 +298,9 @@ type zotServer struct {
 
 // run serves until the input ends. It reports whether the client was refused.
 func (s *zotServer) run(in io.Reader) (refused bool) {
-	idle := func() {
-		s.agent.start()
-		s.view.wait(s.agent.ctx, maxBacklog)
-	}
 	admitted := s.token == ""
-	serve(in, idle, func(c *command, err error) (stop bool) {
+	serve(in, s.agent.start, func(c *command, err error) (stop bool) {
+		s.view.wait(s.agent.ctx, maxBacklog)
 		switch {
 		case !admitted && (err != nil || c.name != "hello" || !s.knows(c)):
 			s.respond(c, nil, errors.New("unauthorized: the first line must be a hello with the right token"))
@@ -364,9 +361,8 @@ func (s *zotServer) handle(c *command) {
 		s.respondLocked(c, s.state(), nil)
 	case "get_messages":
 		a.mu.Lock()
-		messages := a.messages
-		a.mu.Unlock()
-		s.respond(c, messageList(messages), nil)
+		defer a.mu.Unlock()
+		s.respondLocked(c, messageList(a.messages), nil)
 	case "get_models":
 		s.respond(c, map[string]any{"models": s.models()}, nil)
 	case "get_commands":
@@ -403,7 +399,7 @@ func (s *zotServer) prompt(c *command) {
 		return
 	}
 	a := s.agent
-	a.submit(c.id, a.prompt(func() []Block { return promptBlocks(text, images) }), s.accepted(c))
+	a.submit(c.id, a.prompt(text, images), s.accepted(c))
 }
 
 // promptContent checks the parameters of a prompt and expands its text.
@@ -449,22 +445,6 @@ func (c *command) images() (images [][]byte, err error) {
 		images = append(images, image)
 	}
 	return images, nil
-}
-
-// promptBlocks is the content of a user message. An image that no provider
-// would take becomes a note.
-func promptBlocks(text string, images [][]byte) (blocks []Block) {
-	if strings.TrimSpace(text) != "" {
-		blocks = append(blocks, Block{Type: "text", Text: strings.ToValidUTF8(text, "\ufffd")})
-	}
-	for i, data := range images {
-		b, err := prepareImage(data)
-		if err != nil {
-			b = Block{Type: "text", Text: fmt.Sprintf("[image %d was left out: %v]", i+1, err)}
-		}
-		blocks = append(blocks, b)
-	}
-	return blocks
 }
 
 // state is the data of get_state.

@@ -379,6 +379,9 @@ func (e *toolEnv) write(_ context.Context, a *arguments, _ func(string)) (r tool
 // replaceFile gives a file its new content or leaves it as it was. A new file
 // gets the mode 0644 less the umask, and its directories.
 func replaceFile(path string, data []byte) error {
+	if os.IsPathSeparator(path[len(path)-1]) {
+		return errors.New("the path ends in a separator: it names a directory")
+	}
 	old, err := regular(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
