@@ -400,7 +400,6 @@ func TestErrorText(t *testing.T) {
 		{422, `{"detail":[{"msg":"Field required"}]}`, `422 Unprocessable Entity: {"detail":[{"msg":"Field required"}]} (request req_7)`},
 		{500, " Internal\n", "500 Internal Server Error: Internal (request req_7)"},
 		{529, "", "529 (request req_7)"},
-		{503, strings.Repeat("x", 9000), "503 Service Unavailable: " + strings.Repeat("x", 500) + " (request req_7)"},
 		{400, `{"error":{"type":7,"message":{"no":"text"}}}`, `400 Bad Request: {"error":{"type":7,"message":{"no":"text"}}} (request req_7)`},
 		{400, `[]`, "400 Bad Request: [] (request req_7)"},
 	} {
@@ -636,7 +635,8 @@ func remote(t *testing.T, d *double, limits timeouts) (*httpProvider, *Model) {
 	t.Helper()
 	m := catalogModel(t, "openai", "gpt-5.4", "http://provider.example/v1")
 	p := newHTTPProvider(m, func() (string, error) { return "sk-secret", nil }, limits)
-	tr := p.client.Transport.(*http.Transport)
+	tr := p.client.Transport.(*http.Transport).Clone()
+	p.client = &http.Client{Transport: tr, CheckRedirect: sameHost}
 	tr.Proxy = nil
 	tr.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, d.Listener.Addr().String())

@@ -159,3 +159,35 @@ func TestSocketReaderGone(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// TestOtherGroups: what a command starts in process groups of their own ends
+// with it: timeout makes one, and so do job control and setsid.
+func TestOtherGroups(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells")
+	}
+	for _, command := range []string{"timeout 99 sleep 98", "echo $(timeout 99 sleep 98)", "setsid -w sleep 98", "set -m; sleep 98 & wait"} {
+		dir := t.TempDir()
+		// the marker finds the processes again
+		command = "ZOT_TEST_MARK=" + dir + " bash -c " + "'" + command + "'"
+		p := startZot(t, dir, nil, "rpc", "--provider", "script", "--model", script(t, dir, "turn\ncall bash "+string(encode(map[string]string{"command": command}))+"\n"))
+		p.send(`{"id":1,"type":"prompt","message":"go"}`)
+		await(t, func() bool { return len(marked(dir)) >= 2 })
+		p.send(`{"id":2,"type":"abort"}`)
+		p.until("type", "done")
+		if left := marked(dir); len(left) > 0 {
+			t.Errorf("%s: left after the abort: %v", command, left)
+		}
+	}
+}
+
+// marked lists the living processes that have the marker in their environment.
+func marked(mark string) (pids []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, f := range files {
+		if env, _ := os.ReadFile(f); strings.Contains(string(env), "ZOT_TEST_MARK="+mark) {
+			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return pids
+}

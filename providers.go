@@ -309,9 +309,13 @@ func (c catalog) merge(path string) (catalog, error) {
 				from *float64
 				to   *float64
 			}{{um.PriceInput, &m.Price.Input}, {um.PriceOutput, &m.Price.Output}, {um.PriceCacheRead, &m.Price.CacheRead}, {um.PriceCacheWrite, &m.Price.CacheWrite}} {
-				if v.from != nil {
-					*v.to = *v.from
+				if v.from == nil {
+					continue
 				}
+				if *v.from < 0 || *v.from > 1e9 {
+					return nil, fmt.Errorf("%s: provider %q: model %q: %g is no price in dollars per million tokens", path, name, um.ID, *v.from)
+				}
+				*v.to = *v.from
 			}
 			p.Default = cmp.Or(p.Default, m.ID)
 		}
@@ -322,7 +326,7 @@ func (c catalog) merge(path string) (catalog, error) {
 // readJSONFile decodes a JSON file of the user's into v. A missing file
 // changes nothing; a broken one is an error with its line.
 func readJSONFile(path string, v any) error {
-	data, err := os.ReadFile(path)
+	data, err := readRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -339,6 +343,19 @@ func readJSONFile(path string, v any) error {
 		return fmt.Errorf("%s:%s: a value of type %s does not belong here", path, position(data, typ.Offset), typ.Value)
 	}
 	return err
+}
+
+// readRegular reads a file, but nothing that could be waited for: a FIFO or a
+// device.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	return os.ReadFile(path)
 }
 
 // position is line:column of a byte offset.

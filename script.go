@@ -25,7 +25,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -60,7 +59,7 @@ func newScript(model string) (provider, error) {
 	if model == "demo" {
 		return demo{}, nil
 	}
-	data, err := os.ReadFile(model)
+	data, err := readRegular(model)
 	if err != nil {
 		return nil, fmt.Errorf("the model of --provider script is \"demo\" or a script file: %w", err)
 	}
@@ -139,7 +138,10 @@ func parseStep(line string) (step, error) {
 		}
 		st, err := parseStep(rest)
 		return func(ctx context.Context, r *request, a *assembler) error {
-			for range n {
+			for i := range n {
+				if i%256 == 255 {
+					r.pause()
+				}
 				if err := st.do(ctx, r, a); err != nil {
 					return err
 				}

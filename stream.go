@@ -70,10 +70,7 @@ type httpProvider struct {
 }
 
 func newHTTPProvider(m *Model, key func() (string, error), limits timeouts) *httpProvider {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.DisableCompression = true // a compressed stream comes in lumps
-	t.ReadBufferSize = 64 << 10
-	p := &httpProvider{key: key, limits: limits, client: &http.Client{Transport: t, CheckRedirect: sameHost}}
+	p := &httpProvider{key: key, limits: limits, client: httpClient()}
 	switch m.API {
 	case "anthropic-messages":
 		p.wire = anthropicWire{}
@@ -84,6 +81,14 @@ func newHTTPProvider(m *Model, key func() (string, error), limits timeouts) *htt
 	}
 	return p
 }
+
+// httpClient is one for all models: they share its connections.
+var httpClient = sync.OnceValue(func() *http.Client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DisableCompression = true // a compressed stream comes in lumps
+	t.ReadBufferSize = 64 << 10
+	return &http.Client{Transport: t, CheckRedirect: sameHost}
+})
 
 // sameHost lets a redirect pass only to where the key may go.
 func sameHost(r *http.Request, via []*http.Request) error {
@@ -116,6 +121,7 @@ func (p *httpProvider) call(ctx context.Context, r *request, on func(delta)) (*M
 	if len(key) >= 8 { // a server may repeat it; a shorter one is no secret
 		pe.message = strings.ReplaceAll(pe.message, key, "[key]")
 	}
+	pe.message = shorten(pe.message, 1000) // only now: a cut key would not be found
 	return a.msg, pe
 }
 
@@ -178,6 +184,9 @@ func read(g *guard, parser streamParser, gap float64) error {
 		case err == io.EOF: // a broken event at the end is where the connection was cut
 			return parser.end(false)
 		case err != nil:
+			if parser.end(false) == nil {
+				return nil // it was complete before the connection failed
+			}
 			return err
 		case broken != nil:
 			return broken
@@ -504,7 +513,7 @@ func streamError(data []byte) *providerError { return httpError(0, nil, data) }
 func httpError(status int, h http.Header, body []byte) *providerError {
 	kind, message, code := vendorError(body)
 	if message == "" {
-		message = cmp.Or(textOf(body), strings.TrimSpace(string(body[:min(len(body), 500)])))
+		message = cmp.Or(textOf(body), strings.TrimSpace(string(body)))
 	}
 	pe := classify(cmp.Or(status, code), kind, message)
 	if id := cmp.Or(h.Get("request-id"), h.Get("x-request-id"), textOf(get(body, "request_id"))); id != "" {
@@ -536,7 +545,7 @@ func vendorError(data []byte) (kind, message string, status int) {
 	}
 	if raw := textOf(get(data, "metadata", "raw")); raw != "" { // OpenRouter: what the vendor behind it said
 		_, inner, _ := vendorError([]byte(raw))
-		message += ": " + cmp.Or(inner, strings.ToValidUTF8(raw[:min(len(raw), 500)], ""))
+		message += ": " + cmp.Or(inner, strings.ToValidUTF8(raw, ""))
 	}
 	return kind, message, status
 }
