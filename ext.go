@@ -423,7 +423,7 @@ func (e *extension) story() string {
 	if e.group != nil && isClosed(e.group.exited) {
 		fmt.Fprintf(&s, ": %s", exitText(e.group.state))
 	}
-	if last := lastLines(e.log, 20); last != "" {
+	if last := logTail(e.log, 20); last != "" {
 		s.WriteString("; its last output:\n" + last + "\n")
 	} else {
 		s.WriteString("; ")
@@ -438,8 +438,8 @@ func exitText(state *os.ProcessState) string {
 	return state.String() // "exit status 3", "signal: killed"
 }
 
-// lastLines returns the end of a file.
-func lastLines(path string, n int) string {
+// logTail returns the end of a file.
+func logTail(path string, n int) string {
 	data, _ := os.ReadFile(path)
 	data = data[max(0, len(data)-8<<10):]
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd")), "\n")
@@ -684,7 +684,7 @@ func toolSchema(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, fmt.Errorf("the root of its schema must be an object, not %s", cmp.Or(typ, string(o["type"]), "a $ref"))
 	}
 	dst := []byte(`{"type":"object"`)
-	walkJSON(raw, func(key, value []byte) {
+	walk(raw, func(key, value []byte) {
 		switch string(key) {
 		case "type", "anyOf", "oneOf", "allOf", "not", "enum": // providers refuse these at the root
 		default:

@@ -355,6 +355,11 @@ func newSetup(o *options) (*setup, error) {
 	if err := readJSONFile(filepath.Join(s.home, "config.json"), &s.config); err != nil {
 		return nil, err
 	}
+	for _, seconds := range []float64{s.Timeouts.Headers, s.Timeouts.FirstEvent, s.Timeouts.Gap} {
+		if seconds < 0 || seconds > 1e6 {
+			return nil, fmt.Errorf("%s: \"timeouts\" are seconds from 0 (no limit) to 1000000, not %g", filepath.Join(s.home, "config.json"), seconds)
+		}
+	}
 	if s.config.Reasoning != "" {
 		level, err := parseReasoning(s.config.Reasoning)
 		if err != nil {
@@ -634,6 +639,10 @@ func run(o *options, token string) {
 		fail(err)
 	}
 	p.answer(prompt)
+	if print.text == "" && h == print && !print.failed {
+		print.failed = true
+		fmt.Fprintln(os.Stderr, "zot: the model gave no answer")
+	}
 	if print.text != "" {
 		p.out.frame(true, func(dst []byte) []byte { return append(dst, strings.TrimSuffix(print.text, "\n")...) })
 	}
