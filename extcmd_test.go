@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -438,6 +439,23 @@ func TestExtDoctorStart(t *testing.T) {
 	}
 	put(t, filepath.Join(dir, "zot-home", "config.json"), "{", 0o644)
 	want(t, dir, 1, "config.json", "doctor")
+}
+
+// TestExtDoctorDaemon: who left the extension's session is found and ended, too.
+func TestExtDoctorDaemon(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("setsid"); err != nil || runtime.GOOS != "linux" {
+		t.Skip("only Linux tells whose orphans these are, and setsid makes one")
+	}
+	dir := t.TempDir()
+	bashExt(t, filepath.Join(dir, "daemon"), `echo '{"type":"hello","name":"daemon"}'; setsid bash -c 'echo $$ > ../pid; exec sleep 300' & read -r _; read -r _`)
+	stdout, _, code := zotExt(t, dir, "doctor", "daemon")
+	if code != exitFailed || !strings.Contains(stdout, "1 of its processes left its session") || !strings.Contains(stdout, "holds its stdout") {
+		t.Errorf("exit code %d\n%s", code, stdout)
+	}
+	if child := awaitPID(t, dir); syscall.Kill(child, 0) == nil {
+		t.Error("the daemon outlived us")
+	}
 }
 
 // TestExtDoctorInterrupted: nothing that doctor started outlives it.
