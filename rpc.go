@@ -391,8 +391,11 @@ func (s *zotServer) handle(c *command) {
 		s.respond(c, messageList(messages), nil)
 	case "get_models":
 		s.respond(c, map[string]any{"models": s.models()}, nil)
-	case "get_commands":
-		s.respond(c, map[string]any{"commands": s.commands()}, nil)
+	case "get_commands": // known when the extensions are there; the reader does not wait for that
+		a.ext.work.Go(func() {
+			a.ext.wait(a.ctx)
+			s.respond(c, map[string]any{"commands": s.commands()}, nil)
+		})
 	case "clear":
 		s.respond(c, nil, a.whenIdle(func() error { a.clear(); return nil }))
 	case "set_model":
@@ -524,7 +527,7 @@ func (s *zotServer) models() []map[string]any {
 func (s *zotServer) commands() []map[string]any {
 	list := []map[string]any{}
 	for _, c := range s.agent.ext.allCommands() {
-		list = append(list, map[string]any{"name": c.name, "description": c.description, "source": "extension", "extension": c.extension})
+		list = append(list, map[string]any{"name": c.name, "description": c.description, "source": "extension", "extension": c.ext.Name})
 	}
 	for _, t := range s.setup.templates {
 		list = append(list, map[string]any{"name": t.name, "description": t.description, "source": "prompt"})
@@ -620,7 +623,7 @@ func (s *zotServer) panelCommand(c *command) error {
 func (s *zotServer) reloadExt(c *command) {
 	a := s.agent
 	err := a.whenIdle(func() error {
-		a.system = "" // before_agent_start is asked again
+		a.prepared = false // before_agent_start is asked again
 		a.ext.reload(func(r reloaded) { s.respond(c, r, nil) })
 		return nil
 	})
