@@ -351,10 +351,8 @@ func (a *Agent) add(j *job, m *Message, e *Event) {
 	}
 }
 
-// abort cancels the running job.
+// abort cancels the running job. The lock is held.
 func (a *Agent) abort() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if len(a.jobs) > 0 {
 		a.jobs[0].cancel(errAborted)
 	}
@@ -564,7 +562,9 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 		}
 		shown := m
 		if held {
-			shown = a.guard(j, m)
+			if shown = a.guard(j, m); j.ctx.Err() != nil {
+				err = context.Cause(j.ctx)
+			}
 		}
 		a.account(j, m)
 		if err == nil {
@@ -831,10 +831,8 @@ func (a *Agent) confirm(j *job, c *Block, args json.RawMessage) (refusal string)
 	return refusal
 }
 
-// decide answers the question about a call.
+// decide answers the question about a call. The lock is held.
 func (a *Agent) decide(id string, d decision) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	answer := a.approval.waiting[id]
 	if answer == nil {
 		return fmt.Errorf("no tool call %q waits for confirmation", id)

@@ -383,7 +383,7 @@ func (e *extension) awaitReady() error {
 				return nil
 			}
 			return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
-		case <-time.After(wait):
+		case <-time.After(min(wait, readyQuiet)): // a registration moves the end
 		}
 	}
 }
@@ -520,6 +520,8 @@ func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
 	h := e.host
 	h.mu.Lock()
 	e.dead = exitText(e.group.state)
+	pending := e.pending
+	e.pending = nil // from here on nothing is sent to them
 	var panels []string
 	for id, owner := range h.panels {
 		if owner == e {
@@ -528,10 +530,6 @@ func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
 		}
 	}
 	guard := e.guards["tool_call"]
-	for _, replies := range e.pending { // under the lock, like sending on them
-		close(replies)
-	}
-	e.pending = nil
 	h.mu.Unlock()
 	for _, id := range panels {
 		h.tell(&Event{Type: "ext_panel_close", Extension: e.Name, Panel: &panel{ID: id}})
@@ -540,14 +538,16 @@ func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
 	e.out.close(0)
 	close(e.gone)
 	<-e.ready
-	if expected || e.err != nil { // told elsewhere, or nothing to tell
-		return
+	if !expected && e.err == nil { // else it is told with the start, or nothing to tell
+		lost := "its tools and commands no longer work"
+		if guard {
+			lost += ", and its guard over tool calls is gone"
+		}
+		h.notice(e, "error", fmt.Sprintf("extension %s ended (%s): %s. log: %s", e.Name, e.dead, lost, e.log))
 	}
-	lost := "its tools and commands no longer work"
-	if guard {
-		lost += ", and its guard over tool calls is gone"
+	for _, replies := range pending {
+		close(replies)
 	}
-	h.notice(e, "error", fmt.Sprintf("extension %s ended (%s): %s. log: %s", e.Name, e.dead, lost, e.log))
 }
 
 // logf writes a line to the extension's log.

@@ -378,8 +378,10 @@ func (s *zotServer) handle(c *command) {
 	case "compact":
 		a.submit(c.id, a.compactJob, s.accepted(c))
 	case "abort":
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		a.abort()
-		s.respond(c, nil, nil)
+		s.respondLocked(c, nil, nil)
 	case "get_state":
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -403,9 +405,13 @@ func (s *zotServer) handle(c *command) {
 	case "set_reasoning":
 		s.respond(c, nil, s.setReasoning(c))
 	case "confirm_tool":
-		s.respond(c, nil, s.confirmTool(c))
+		a.mu.Lock() // what comes of it follows the response
+		defer a.mu.Unlock()
+		s.respondLocked(c, nil, s.confirmTool(c))
 	case "panel_key", "panel_close":
-		s.respond(c, nil, s.panelCommand(c))
+		a.mu.Lock() // what comes of it follows the response
+		defer a.mu.Unlock()
+		s.respondLocked(c, nil, s.panelCommand(c))
 	case "reload_ext":
 		s.reloadExt(c)
 	default:
@@ -578,7 +584,7 @@ func parseReasoning(word string) (string, error) {
 	return word, nil
 }
 
-// confirmTool answers a tool_confirmation_requested event.
+// confirmTool answers a tool_confirmation_requested event. The agent is locked.
 func (s *zotServer) confirmTool(c *command) error {
 	id, err := c.want("tool_id", "id_tool", "call_id")
 	if err != nil {

@@ -6,9 +6,10 @@
 //	# a comment
 //	say JSON             prints a frame
 //	raw TEXT             prints a line as it is
-//	repeat N LINE        does a line N times; $n in it counts from 1
+//	repeat N LINE        does a line N times; %n in it counts from 1
 //	sleep 10s            does nothing for so long
 //	random 50ms          the same, for at most so long
+//	chatter 10s          registers a command every 100 ms, for so long
 //	stderr TEXT          prints a line on standard error
 //	flood N MB           prints so much on standard error, without a line end
 //	exit N               ends with this code
@@ -132,7 +133,7 @@ func (p *puppet) do(line string) {
 	case verb == "repeat":
 		times, rest, _ := strings.Cut(arg, " ")
 		for n := range number(times) {
-			p.do(strings.ReplaceAll(rest, "$n", strconv.Itoa(n+1)))
+			p.do(strings.ReplaceAll(rest, "%n", strconv.Itoa(n+1)))
 		}
 	case verb == "sleep", verb == "random":
 		p.out.Flush()
@@ -142,6 +143,13 @@ func (p *puppet) do(line string) {
 			d = rand.N(d)
 		}
 		time.Sleep(d)
+	case verb == "chatter":
+		d, err := time.ParseDuration(arg)
+		check(err)
+		for end := time.Now().Add(d); time.Now().Before(end); {
+			p.do(`say {"type":"register_command","name":"chatter"}`)
+			p.do("sleep 100ms")
+		}
 	case verb == "stderr":
 		fmt.Fprintln(os.Stderr, arg)
 	case verb == "flood":
