@@ -22,6 +22,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 )
 
 // Message is one entry of the transcript, in no provider's format. A message
@@ -213,7 +214,8 @@ type Agent struct {
 	ext         *extHost
 	approval    approval
 	prepare     func() string // assembles the system prompt
-	system      string        // "" until the first job needs it
+	system      string        // as extensions left it
+	prepared    bool          // system is what the next job uses
 	maxSteps    int
 	autoCompact bool
 	ctx         context.Context // ends when the process must
@@ -350,10 +352,8 @@ func (a *Agent) add(j *job, m *Message, e *Event) {
 	}
 }
 
-// abort cancels the running job.
+// abort cancels the running job. The lock is held.
 func (a *Agent) abort() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if len(a.jobs) > 0 {
 		a.jobs[0].cancel(errAborted)
 	}
@@ -371,12 +371,12 @@ func (a *Agent) whenIdle(change func() error) error {
 
 // clear drops the transcript. The cumulative usage stays.
 func (a *Agent) clear() {
-	a.messages, a.size, a.system = nil, size{}, ""
+	a.messages, a.size, a.prepared = nil, size{}, false
 }
 
 // setModel changes the model; the system prompt is made anew for it.
 func (a *Agent) setModel(m *Model, p provider) {
-	a.model, a.provider, a.size, a.system = m, p, size{}, ""
+	a.model, a.provider, a.size, a.prepared = m, p, size{}, false
 }
 
 // prompt is the run of a prompt. Images are checked here and not by the
@@ -384,10 +384,11 @@ func (a *Agent) setModel(m *Model, p provider) {
 func (a *Agent) prompt(text string, images [][]byte) func(*job) *Event {
 	return func(j *job) *Event {
 		done := &Event{Type: "done", ID: j.id}
-		if name, args, _ := strings.Cut(text, " "); strings.HasPrefix(name, "/") {
+		if strings.HasPrefix(text, "/") {
 			a.ext.wait(j.ctx)
-			if e, name := a.ext.command(name[1:]); e != nil && j.ctx.Err() == nil {
-				if text = e.invoke(j.ctx, name, strings.TrimSpace(args)); j.ctx.Err() != nil {
+			end := strings.IndexFunc(text+" ", unicode.IsSpace)
+			if c := a.ext.command(text[1:end]); c != nil && j.ctx.Err() == nil {
+				if text = c.invoke(j.ctx, strings.TrimSpace(text[end:])); j.ctx.Err() != nil {
 					return a.aborted(j)
 				}
 				if strings.TrimSpace(text) == "" {
@@ -398,13 +399,14 @@ func (a *Agent) prompt(text string, images [][]byte) func(*job) *Event {
 		a.add(j, &Message{Role: "user", Content: promptBlocks(j.ctx, text, images), Time: time.Now()}, &Event{Type: "user_message", ID: j.id})
 		a.ext.wait(j.ctx)
 		a.tools = slices.Clone(a.builtin)
-		for _, t := range a.ext.commit() {
+		for _, t := range a.ext.allTools() {
 			if a.allows(t.name) {
 				a.tools = append(a.tools, t)
 			}
 		}
-		if a.system == "" && j.ctx.Err() == nil {
+		if !a.prepared && j.ctx.Err() == nil {
 			a.system = a.ext.guardPrompt(j.ctx, a.prepare())
+			a.prepared = j.ctx.Err() == nil // else not all were asked
 		}
 		return a.loop(j)
 	}
@@ -564,7 +566,9 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 		}
 		shown := m
 		if held {
-			shown = a.guard(j, m)
+			if shown = a.guard(j, m); j.ctx.Err() != nil {
+				err = context.Cause(j.ctx)
+			}
 		}
 		a.account(j, m)
 		if err == nil {
@@ -674,8 +678,9 @@ func (u *Usage) add(v *Usage) {
 }
 
 // runTools runs the calls of a message in order, neighbours that only read
-// together, and adds a result for each, whatever happens. Results are told in
-// the order of the calls.
+// together, and adds a result for each, whatever happens. Guards and the client
+// are asked about one call after another; results are told in the order of the
+// calls.
 func (a *Agent) runTools(j *job, m *Message, calls []*Block) {
 	for len(calls) > 0 {
 		n := 1
@@ -685,7 +690,12 @@ func (a *Agent) runTools(j *job, m *Message, calls []*Block) {
 		results := make([]chan toolResult, n)
 		for i, c := range calls[:n] {
 			results[i] = make(chan toolResult, 1)
-			go func() { results[i] <- a.runTool(j, m, c) }() // ends with the tool
+			args, refusal := a.permit(j, m, c)
+			if refusal != "" {
+				results[i] <- errorResult(refusal)
+				continue
+			}
+			go func() { results[i] <- a.runTool(j, c, args) }() // ends with the tool
 		}
 		for i, c := range calls[:n] {
 			r := <-results[i]
@@ -710,31 +720,36 @@ func (a *Agent) onlyReads(c *Block) bool {
 	return t != nil && t.readOnly
 }
 
-// runTool runs one call, or says why it was not run. It returns within two
-// seconds of the job's end even if the tool does not.
-func (a *Agent) runTool(j *job, m *Message, c *Block) toolResult {
-	t := a.tool(c.Name)
+// permit decides whether a call runs and with what arguments. refusal is what
+// the model is told instead.
+func (a *Agent) permit(j *job, m *Message, c *Block) (args json.RawMessage, refusal string) {
 	switch {
 	case j.ctx.Err() != nil:
-		return errorResult("Not run: the run was aborted.")
+		return nil, notRunAborted
 	case m.Stop == "length":
-		return errorResult("Not run: your message was cut off at the output limit, so this call may be incomplete. Do it in smaller parts.")
-	case t == nil:
-		return errorResult(fmt.Sprintf("Tool %s not found. Available: %s.", c.Name, strings.Join(toolNames(a.tools), ", ")))
+		return nil, "Not run: your message was cut off at the output limit, so this call may be incomplete. Do it in smaller parts."
+	case a.tool(c.Name) == nil:
+		return nil, fmt.Sprintf("Tool %s not found. Available: %s.", c.Name, strings.Join(toolNames(a.tools), ", "))
 	case c.BadArgs != "":
 		_, err := parseObject([]byte(c.BadArgs))
-		return errorResult(fmt.Sprintf("Not run: the arguments of %s are not one complete JSON object: %v. Send the whole call again.", c.Name, err))
+		return nil, fmt.Sprintf("Not run: the arguments of %s are not one complete JSON object: %v. Send the whole call again.", c.Name, err)
 	}
-	args, refusal := a.ext.guardCall(j.ctx, c)
+	args, refusal = a.ext.guardCall(j.ctx, c)
 	if refusal == "" {
 		refusal = a.confirm(j, c, args)
 	}
 	if j.ctx.Err() != nil {
-		refusal = "Not run: the run was aborted."
+		refusal = notRunAborted
 	}
-	if refusal != "" {
-		return errorResult(refusal)
-	}
+	return args, refusal
+}
+
+const notRunAborted = "Not run: the run was aborted."
+
+// runTool runs one call. It returns within two seconds of the job's end even if
+// the tool does not.
+func (a *Agent) runTool(j *job, c *Block, args json.RawMessage) toolResult {
+	t := a.tool(c.Name)
 	done := make(chan toolResult, 1)
 	go func() { // ends with the tool; a tool that ignores ctx is left behind
 		defer func() {
@@ -764,8 +779,8 @@ func (a *Agent) runTool(j *job, m *Message, c *Block) toolResult {
 
 // approval is what a tool call needs before it runs (--no-yolo).
 type approval struct {
-	refuse  string                   // nobody can be asked: why every call is refused
 	timeout time.Duration            // of the question to the client; 0: nothing is asked
+	refuse  string                   // nobody can be asked: why a call is refused
 	allowed map[string]bool          // tools that were allowed for good; "*" is all
 	waiting map[string]chan decision // by call id
 }
@@ -778,17 +793,22 @@ var decisions = []string{"allow", "allow_tool", "allow_all", "deny"}
 // confirm asks the client about a call. It returns why not, "" to run it.
 func (a *Agent) confirm(j *job, c *Block, args json.RawMessage) (refusal string) {
 	p := &a.approval
-	if p.refuse != "" || p.timeout == 0 {
-		return p.refuse
+	if p.timeout == 0 {
+		return ""
 	}
 	answer := make(chan decision, 1)
 	a.mu.Lock()
-	if p.allowed["*"] || p.allowed[c.Name] {
-		a.mu.Unlock()
+	allowed, refuse := p.allowed["*"] || p.allowed[c.Name], p.refuse
+	if !allowed && refuse == "" {
+		p.waiting[c.ID] = answer
+	}
+	a.mu.Unlock()
+	if allowed {
 		return ""
 	}
-	p.waiting[c.ID] = answer
-	a.mu.Unlock()
+	if refuse != "" {
+		return refuse
+	}
 	a.emit(j, &Event{Type: "tool_confirmation_requested", Call: c, Text: preview(args)})
 	timer := time.NewTimer(p.timeout)
 	defer timer.Stop()
@@ -817,10 +837,8 @@ func (a *Agent) confirm(j *job, c *Block, args json.RawMessage) (refusal string)
 	return refusal
 }
 
-// decide answers the question about a call.
+// decide answers the question about a call. The lock is held.
 func (a *Agent) decide(id string, d decision) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	answer := a.approval.waiting[id]
 	if answer == nil {
 		return fmt.Errorf("no tool call %q waits for confirmation", id)
@@ -828,6 +846,17 @@ func (a *Agent) decide(id string, d decision) error {
 	delete(a.approval.waiting, id)
 	answer <- d
 	return nil
+}
+
+// nobodyAnswers refuses what waits for the client's answer, and what would.
+func (a *Agent) nobodyAnswers(why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.approval.refuse = "Not run: " + why
+	for id, answer := range a.approval.waiting {
+		delete(a.approval.waiting, id)
+		answer <- decision{"deny", why}
+	}
 }
 
 // preview is a call's arguments in one short line: the command or path alone if

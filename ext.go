@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -27,6 +28,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -38,6 +40,8 @@ const (
 	toolWait     = 60 * time.Second
 	commandWait  = 60 * time.Second
 	shutdownWait = 2 * time.Second
+	drainWait    = 250 * time.Millisecond // for the last frames of one that ended
+	maxToolWait  = 24 * time.Hour
 	maxLog       = 1 << 20  // a larger log is rotated at the start
 	maxLiveLog   = 32 << 20 // a larger one is cut while running
 	maxPrompt    = 1 << 20  // bytes of a replaced system prompt
@@ -66,27 +70,35 @@ type extension struct {
 	err    error  // why it does not run: manifest, start, handshake
 	shadow string // directory of the extension of the same name that is used
 
-	host  *extHost
-	group *group
-	out   *writer
-	since time.Time     // of the start
-	hello chan struct{} // closed by its first hello
-	ready chan struct{} // closed when its first registrations are complete
-	ended chan struct{} // closed at the end of its output
+	host    *extHost
+	since   time.Time     // of the start
+	hello   chan struct{} // closed by its first hello
+	said    chan struct{} // closed by its first ready
+	gone    chan struct{} // closed when it has ended and its last frames were read
+	ready   chan struct{} // closed when its start-up is over, well or not
+	logFrom int64         // where this run begins in the log
 
 	// Guarded by the host's lock.
+	group     *group // nil when it was not started
+	out       *writer
 	helloName string
-	commands  []extCommand
+	commands  []*extCommand
 	tools     []*extTool
 	observes  map[string]bool
 	guards    map[string]bool
-	pending   map[string]chan object // replies by request id
+	pending   map[string]chan object // by type and id of the reply
 	activity  time.Time              // of the last registration
 	noise     int                    // lines that were no frames
 	dead      string                 // how it ended; "" while it runs
+	held      bool                   // another process holds its stdout after its end
 }
 
-type extCommand struct{ name, description string }
+// extCommand is a registered command, in the spelling of its extension.
+type extCommand struct {
+	ext               *extension
+	name, description string
+	committed         bool // looked at by commit
+}
 
 // extTool is a registered tool; name is what the extension calls it.
 type extTool struct {
@@ -94,7 +106,7 @@ type extTool struct {
 	name      string
 	offered   *tool // nil when it was refused
 	wait      time.Duration
-	committed bool
+	committed bool // looked at by commit
 }
 
 // extHost runs the extensions of a process.
@@ -104,27 +116,33 @@ type extHost struct {
 	only      bool     // --no-ext: no others
 	ack       func(e *extension) map[string]any
 	tell      func(*Event) // hands an event to the client
+	flush     func()       // waits until the client has caught up
 	builtin   func(name string) bool
 	// observe, for doctor, gets each frame that came and each problem that was
 	// logged. It may be nil, and must not block.
 	observe func(e *extension, frame object, problem string)
+	ctx     context.Context // ends when the process must
 
-	mu      sync.Mutex
-	exts    []*extension
-	tools   []*tool // committed, in that order
-	panels  map[string]*extension
-	started chan struct{} // closed when start-up is over
-	nextID  int
-	work    sync.WaitGroup // reloading
+	mu       sync.Mutex
+	exts     []*extension
+	commands []*extCommand // committed, in that order: those that can be called
+	tools    []*extTool    // the same
+	panels   map[string]*extension
+	started  chan struct{} // closed when start-up is over
+	nextID   int
+	work     sync.WaitGroup // reloading, and what waits for start-up
 }
 
 // findExtensions reads the manifests: --ext paths, then the project's, then the
 // user's. Every one is listed, with what is wrong with it.
 func findExtensions(home, cwd string, explicit []string, only bool) (exts []*extension) {
-	add := func(dir, scope string) {
+	read := func(dir, scope string) *extension {
 		e := &extension{dir: dir, scope: scope}
 		e.err = e.readManifest()
 		e.log = filepath.Join(home, "logs", "ext-"+e.Name+".log")
+		return e
+	}
+	add := func(e *extension) {
 		for _, other := range exts {
 			if other.Name == e.Name && other.err == nil && e.err == nil && other.shadow == "" {
 				e.shadow = other.dir
@@ -136,7 +154,7 @@ func findExtensions(home, cwd string, explicit []string, only bool) (exts []*ext
 		if !filepath.IsAbs(dir) {
 			dir = filepath.Join(cwd, dir)
 		}
-		add(filepath.Clean(dir), "path")
+		add(read(filepath.Clean(dir), "path"))
 	}
 	if only {
 		return exts
@@ -145,12 +163,17 @@ func findExtensions(home, cwd string, explicit []string, only bool) (exts []*ext
 		{filepath.Join(cwd, ".zot", "extensions"), "project"},
 		{filepath.Join(home, "extensions"), "user"},
 	} {
-		entries, _ := os.ReadDir(place.dir) // sorted by name
+		var found []*extension
+		entries, _ := os.ReadDir(place.dir)
 		for _, entry := range entries {
 			dir := filepath.Join(place.dir, entry.Name())
 			if _, err := os.Stat(filepath.Join(dir, "extension.json")); err == nil {
-				add(dir, place.scope)
+				found = append(found, read(dir, place.scope))
 			}
+		}
+		slices.SortStableFunc(found, func(a, b *extension) int { return cmp.Compare(a.Name, b.Name) })
+		for _, e := range found {
+			add(e)
 		}
 	}
 	return exts
@@ -207,15 +230,14 @@ func skillPaths(exts []*extension) (paths []string) {
 	return paths
 }
 
-// start starts all extensions at once and returns; started is closed when the
-// last is ready or has failed.
-func (h *extHost) start(exts []*extension) {
+// start starts all extensions at once and returns. When the last is ready or has
+// failed, over is called and then started is closed, for which prompts wait.
+func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	h.mu.Lock()
-	h.exts, h.tools, h.panels = exts, nil, map[string]*extension{}
-	started := h.started
+	h.exts, h.commands, h.tools, h.panels = exts, nil, nil, map[string]*extension{}
 	for _, e := range exts {
 		e.host, e.since = h, time.Now()
-		e.hello, e.ready, e.ended = make(chan struct{}), make(chan struct{}), make(chan struct{})
+		e.hello, e.said, e.gone, e.ready = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 		e.pending, e.observes, e.guards = map[string]chan object{}, map[string]bool{}, map[string]bool{}
 	}
 	h.mu.Unlock()
@@ -235,6 +257,7 @@ func (h *extHost) start(exts []*extension) {
 			}
 		}
 		h.notify("session_start", func(dst []byte) []byte { return dst })
+		over()
 		close(started)
 	}()
 }
@@ -254,29 +277,32 @@ type loadError struct {
 }
 
 // reload stops all extensions, reads the manifests anew and starts what it
-// finds. It returns at once; answer is called when all are ready or have failed.
+// finds, each reload after the one before. It returns at once; answer is called
+// when all are ready or have failed.
 func (h *extHost) reload(answer func(reloaded)) {
 	h.mu.Lock()
-	h.started = make(chan struct{})
-	started := h.started
+	before, started := h.started, make(chan struct{})
+	h.started = started
 	h.mu.Unlock()
 	h.work.Go(func() {
+		<-before
 		r := reloaded{Stopped: h.stop(), Errors: []loadError{}}
 		exts := findExtensions(h.home, h.cwd, h.explicit, h.only)
-		h.start(exts)
+		h.start(exts, started, func() {
+			for _, e := range exts {
+				switch {
+				case e.err != nil:
+					r.Errors = append(r.Errors, loadError{e.Name, e.err.Error(), e.log})
+				case e.runs():
+					r.Ready++
+				}
+				if e.group != nil {
+					r.Loaded++
+				}
+			}
+			answer(r)
+		})
 		<-started
-		for _, e := range exts {
-			switch {
-			case e.err != nil:
-				r.Errors = append(r.Errors, loadError{e.Name, e.err.Error(), e.log})
-			case e.runs():
-				r.Ready++
-			}
-			if e.group != nil {
-				r.Loaded++
-			}
-		}
-		answer(r)
 	})
 }
 
@@ -314,71 +340,63 @@ func isClosed(c chan struct{}) bool {
 
 // start spawns the extension and returns when it is ready or has failed.
 func (e *extension) start() {
-	defer e.setReady()
+	defer close(e.ready)
 	if e.err = e.spawn(); e.err != nil {
+		e.err = fmt.Errorf("extension %s could not be started: %w%s", e.Name, e.err, e.story())
 		return
 	}
 	select {
 	case <-e.hello:
-	case <-e.group.exited:
-		e.drain()
+	case <-e.gone:
 	case <-time.After(helloWait):
-		e.err = fmt.Errorf("extension %s sent no hello in %v%s", e.Name, helloWait, e.story())
-		e.group.kill(0)
-		return
 	}
-	if !isClosed(e.hello) {
+	switch {
+	case isClosed(e.hello):
+		e.err = e.awaitReady()
+	case isClosed(e.gone):
 		e.err = fmt.Errorf("extension %s ended before hello%s", e.Name, e.story())
-		return
-	}
-	e.awaitReady()
-}
-
-// setReady says that start-up of the extension is over.
-func (e *extension) setReady() {
-	e.host.mu.Lock()
-	defer e.host.mu.Unlock()
-	if !isClosed(e.ready) {
-		close(e.ready)
+	default:
+		e.err = fmt.Errorf("extension %s sent no hello in %v and was ended%s", e.Name, helloWait, e.story())
+		e.group.kill(0)
 	}
 }
 
 // awaitReady waits for ready, or takes silence after the last registration for
-// it.
-func (e *extension) awaitReady() {
+// it. Who takes longer is not waited for; who ends meanwhile has failed.
+func (e *extension) awaitReady() error {
 	end := time.Now().Add(readyWait)
 	for {
 		e.host.mu.Lock()
-		quiet := end
-		if len(e.commands)+len(e.tools)+len(e.observes)+len(e.guards) > 0 {
-			quiet = e.activity.Add(readyQuiet)
+		until, registered := end, len(e.commands)+len(e.tools)+len(e.observes)+len(e.guards) > 0
+		if quiet := e.activity.Add(readyQuiet); registered && quiet.Before(end) {
+			until = quiet
 		}
 		e.host.mu.Unlock()
-		wait := time.Until(quiet)
+		wait := time.Until(until)
 		if wait <= 0 {
-			return
+			if until == end {
+				e.host.notice(e, "warn", fmt.Sprintf("extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log))
+			}
+			return nil
 		}
 		select {
-		case <-e.ready:
-			return
-		case <-e.group.exited:
-			return
-		case <-time.After(min(wait, 20*time.Millisecond)): // a registration shortens the wait
+		case <-e.said:
+			return nil
+		case <-e.gone:
+			if isClosed(e.said) {
+				return nil
+			}
+			return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
+		case <-time.After(min(wait, readyQuiet)): // a registration moves the end
 		}
 	}
 }
 
-// spawn starts the process and its reader.
+// spawn starts the process, its reader and its watcher.
 func (e *extension) spawn() error {
-	if err := os.MkdirAll(filepath.Dir(e.log), 0o700); err != nil {
-		return fmt.Errorf("extension %s: %w", e.Name, err)
-	}
-	if info, err := os.Stat(e.log); err == nil && info.Size() > maxLog {
-		os.Rename(e.log, e.log+".1")
-	}
-	log, err := os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	log, err := e.openLog()
 	if err != nil {
-		return fmt.Errorf("extension %s: %w", e.Name, err)
+		return err
 	}
 	defer log.Close()
 	program := filepath.Join(e.dir, e.Exec)
@@ -387,33 +405,58 @@ func (e *extension) spawn() error {
 	} else if _, err := os.Stat(program); err != nil && !strings.ContainsAny(e.Exec, `/\`) {
 		program = e.Exec // a name: looked up in PATH
 	}
-	cmd := exec.Command(program, e.Args...)
-	cmd.Dir, cmd.Env, cmd.Stderr = e.dir, childEnv(nil), log
 	in, toChild, err := os.Pipe()
 	if err != nil {
 		return err
 	}
+	defer in.Close()
 	fromChild, out, err := os.Pipe()
 	if err != nil {
+		toChild.Close()
 		return err
 	}
-	cmd.Stdin, cmd.Stdout = in, out
-	e.group, err = startGroup(cmd)
-	in.Close()
-	out.Close()
+	defer out.Close()
+	cmd := exec.Command(program, e.Args...)
+	cmd.Dir, cmd.Env = e.dir, childEnv(nil)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, log
+	group, err := startGroup(cmd)
 	if err != nil {
 		toChild.Close()
 		fromChild.Close()
-		return fmt.Errorf("extension %s could not be started: %w", e.Name, err)
+		return err
 	}
-	e.out = newWriter(toChild, func() {})
+	e.host.mu.Lock()
+	e.group, e.out = group, newWriter(toChild, func() {})
+	e.host.mu.Unlock()
 	go func() { // ends with the writer: the pipe is closed behind the last frame
 		<-e.out.done
 		toChild.Close()
 	}()
-	go e.read(fromChild)
-	go e.watch()
+	read := make(chan struct{})
+	go func() { // ends with the pipe, which watch closes at the latest
+		e.read(fromChild)
+		close(read)
+	}()
+	go e.watch(read, toChild, fromChild)
 	return nil
+}
+
+// openLog opens the extension's log, a new one if it has become large.
+func (e *extension) openLog() (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(e.log), 0o700); err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(e.log); err == nil && info.Size() > maxLog {
+		os.Rename(e.log, e.log+".1")
+	}
+	log, err := os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := log.Stat(); err == nil {
+		e.logFrom = info.Size()
+	}
+	return log, nil
 }
 
 // story tells how an extension ended, what it last said and where its log is.
@@ -423,7 +466,7 @@ func (e *extension) story() string {
 	if e.group != nil && isClosed(e.group.exited) {
 		fmt.Fprintf(&s, ": %s", exitText(e.group.state))
 	}
-	if last := logTail(e.log, 20); last != "" {
+	if last := logTail(e.log, e.logFrom, 20); last != "" {
 		s.WriteString("; its last output:\n" + last + "\n")
 	} else {
 		s.WriteString("; ")
@@ -438,16 +481,28 @@ func exitText(state *os.ProcessState) string {
 	return state.String() // "exit status 3", "signal: killed"
 }
 
-// logTail returns the end of a file.
-func logTail(path string, n int) string {
-	data, _ := os.ReadFile(path)
-	data = data[max(0, len(data)-8<<10):]
+// logTail returns the end of what a file holds from an offset on: up to n
+// lines within 8 KiB.
+func logTail(path string, from int64, n int) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	from = max(from, info.Size()-8<<10)
+	data, _ := io.ReadAll(io.NewSectionReader(f, from, max(0, info.Size()-from)))
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd")), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// watch waits for the end of the process. Its goroutine ends with it.
-func (e *extension) watch() {
+// watch waits for the end of the process and tells all that wait for it. Frames
+// that it sent before its end count; who holds the pipe longer is not waited
+// for. Its goroutine ends with the process.
+func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
 	for running := true; running; {
@@ -460,39 +515,45 @@ func (e *extension) watch() {
 			}
 		}
 	}
-	e.drain()
+	held := false
+	select {
+	case <-read:
+	case <-time.After(drainWait):
+		held = true
+	}
+	fromChild.Close()
+	toChild.Close()
 	h := e.host
 	h.mu.Lock()
 	e.dead = exitText(e.group.state)
-	expected := e.out.closing()
-	guard := e.guards["tool_call"]
+	e.held = held
 	pending := e.pending
-	e.pending = nil
+	e.pending = nil // from here on nothing is sent to them
+	var panels []string
 	for id, owner := range h.panels {
 		if owner == e {
+			panels = append(panels, id)
 			delete(h.panels, id)
 		}
 	}
+	guard := e.guards["tool_call"]
 	h.mu.Unlock()
-	for _, reply := range pending {
-		close(reply)
+	for _, id := range panels {
+		h.tell(&Event{Type: "ext_panel_close", Extension: e.Name, Panel: &panel{ID: id}})
 	}
+	expected := e.out.closing() || h.ctx.Err() != nil
 	e.out.close(0)
-	if !expected && isClosed(e.ready) {
-		text := fmt.Sprintf("extension %s ended (%s); its tools and commands no longer work. log: %s", e.Name, e.dead, e.log)
+	close(e.gone)
+	<-e.ready
+	if !expected && e.err == nil { // else it is told with the start, or nothing to tell
+		lost := "its tools and commands no longer work"
 		if guard {
-			text = fmt.Sprintf("extension %s ended (%s): its guard over tool calls is gone. log: %s", e.Name, e.dead, e.log)
+			lost += ", and its guard over tool calls is gone"
 		}
-		h.notice(e, "error", text)
+		h.notice(e, "error", fmt.Sprintf("extension %s ended (%s): %s. log: %s", e.Name, e.dead, lost, e.log))
 	}
-}
-
-// drain waits until all that an extension sent before it ended was taken. If
-// another process holds its stdout, that end is not to be seen.
-func (e *extension) drain() {
-	select {
-	case <-e.ended:
-	case <-time.After(500 * time.Millisecond):
+	for _, replies := range pending {
+		close(replies)
 	}
 }
 
@@ -510,11 +571,8 @@ func (e *extension) logf(format string, values ...any) {
 	fmt.Fprintf(f, "[zot] %s\n", problem)
 }
 
-// read takes the frames of an extension. Its goroutine ends when nobody holds
-// the other end of the pipe.
-func (e *extension) read(from *os.File) {
-	defer close(e.ended)
-	defer from.Close()
+// read takes the frames of an extension until the pipe ends or is closed.
+func (e *extension) read(from io.Reader) {
 	r := bufio.NewReaderSize(from, 64<<10)
 	for {
 		line, err := inputLine(r)
@@ -559,7 +617,7 @@ func (e *extension) frame(o object) {
 	typ := o.text("type")
 	if !isClosed(e.hello) {
 		if typ != "hello" {
-			e.logf("frame before hello skipped: %q (hello comes first)", typ)
+			e.logf("frame before hello skipped: %q", typ)
 			return
 		}
 		e.greet(o)
@@ -567,15 +625,27 @@ func (e *extension) frame(o object) {
 	}
 	switch typ {
 	case "register_command":
-		e.register(func() { e.addCommand(o) })
+		e.addCommand(o)
 	case "register_tool":
 		e.addTool(o)
 	case "subscribe":
-		e.register(func() { e.subscribe(o) })
+		e.subscribe(o)
 	case "ready":
-		e.setReady()
+		if !isClosed(e.said) {
+			close(e.said)
+		}
 	case "tool_result", "event_intercept_response", "command_response", "tool_progress":
-		e.reply(o)
+		e.reply(typ, o)
+	case "shutdown_ack", "submit": // submit is for the interactive host
+	default:
+		e.show(typ, o)
+	}
+}
+
+// show passes on what an extension wants to be shown. One that says more than
+// the client reads waits here.
+func (e *extension) show(typ string, o object) {
+	switch typ {
 	case "notify":
 		level := o.text("level")
 		if !slices.Contains([]string{"info", "success", "warn", "error"}, level) {
@@ -592,10 +662,11 @@ func (e *extension) frame(o object) {
 		e.renderPanel(o)
 	case "panel_close":
 		e.closePanel(o.text("panel_id"))
-	case "shutdown_ack", "submit": // submit is for the interactive host
 	default:
 		e.logf("unknown frame skipped: %q", typ)
+		return
 	}
+	e.host.flush()
 }
 
 // greet answers hello.
@@ -614,6 +685,7 @@ func (e *extension) greet(o object) {
 // send puts a frame on the extension's stdin. It never blocks.
 func (e *extension) send(build func(dst []byte) []byte) { e.out.frame(true, build) }
 
+// register notes a registration.
 func (e *extension) register(change func()) {
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()
@@ -621,26 +693,35 @@ func (e *extension) register(change func()) {
 	change()
 }
 
+// addCommand keeps a registration; commit decides about its name.
 func (e *extension) addCommand(o object) {
 	name := strings.TrimPrefix(o.text("name"), "/")
-	if name == "" || strings.ContainsAny(name, " \t\n") {
-		e.logf("register_command refused: %q is no command name (one word is)", name)
+	if name == "" || strings.ContainsFunc(name, unicode.IsSpace) {
+		e.logf("register_command refused: %q is no command name", name)
 		return
 	}
-	e.commands = append(e.commands, extCommand{name, o.text("description")})
+	c := &extCommand{ext: e, name: name, description: o.text("description")}
+	e.register(func() { e.commands = append(e.commands, c) })
 }
 
 // addTool keeps a registration; commit decides about its name.
 func (e *extension) addTool(o object) {
 	t := &extTool{ext: e, name: o.text("name"), wait: toolWait}
 	var ms float64
-	if json.Unmarshal(o["timeout_ms"], &ms) == nil && ms > 0 {
-		t.wait = time.Duration(ms * float64(time.Millisecond))
+	if o.has("timeout_ms") {
+		if json.Unmarshal(o["timeout_ms"], &ms) == nil && ms > 0 {
+			t.wait = time.Duration(min(ms, float64(maxToolWait/time.Millisecond)) * float64(time.Millisecond))
+		} else {
+			e.logf("the timeout_ms of tool %q is no number above 0; it gets %v", t.name, toolWait)
+		}
 	}
 	if string(o["interactive"]) == "true" {
 		t.wait = 0
 	}
-	schema, err := toolSchema(o["schema"])
+	schema, dropped, err := toolSchema(o["schema"])
+	if len(dropped) > 0 {
+		e.logf("the schema of tool %q lost %s at its root: providers refuse that there", t.name, strings.Join(dropped, ", "))
+	}
 	if err != nil {
 		e.leftOut(t.name, err.Error())
 	} else {
@@ -667,200 +748,265 @@ func modelName(name string) string {
 	return name[:min(len(name), 64)]
 }
 
-// toolSchema makes a schema that every provider takes: its root is an object.
-func toolSchema(raw json.RawMessage) (json.RawMessage, error) {
+// toolSchema makes a schema that every provider takes: its root is an object
+// with properties and without combinators. dropped are the keys that it lost.
+func toolSchema(raw json.RawMessage) (schema json.RawMessage, dropped []string, err error) {
 	if len(raw) == 0 || string(raw) == "null" {
-		return json.RawMessage(`{"type":"object","properties":{}}`), nil
+		return json.RawMessage(`{"type":"object","properties":{}}`), nil, nil
 	}
-	raw, err := normalize(raw)
+	raw, err = normalize(raw)
 	if err != nil {
-		return nil, fmt.Errorf("its schema is no JSON: %w", err)
+		return nil, nil, fmt.Errorf("its schema is no JSON: %w", err)
 	}
 	o, err := parseObject(raw)
 	if err != nil {
-		return nil, fmt.Errorf("its schema is %w", err)
+		return nil, nil, fmt.Errorf("its schema is %w", err)
 	}
-	if typ := o.text("type"); typ != "object" && (o.has("type") || o.has("$ref")) {
-		return nil, fmt.Errorf("the root of its schema must be an object, not %s", cmp.Or(typ, string(o["type"]), "a $ref"))
+	var types []string
+	json.Unmarshal(o["type"], &types) // ["object","null"]
+	properties := string(o["properties"])
+	switch {
+	case o.has("$ref"):
+		return nil, nil, errors.New("the root of its schema must be an object, not a $ref")
+	case o.has("type") && o.text("type") != "object" && !slices.Contains(types, "object"):
+		return nil, nil, fmt.Errorf("the root of its schema must be an object, not %s", o["type"])
+	case properties == "" || properties == "null" || properties == "[]": // an empty object, as some languages write it
+		properties = "{}"
+	case properties[0] != '{':
+		return nil, nil, fmt.Errorf("the properties of its schema must be an object, not %s", kindOf(o["properties"]))
 	}
-	dst := []byte(`{"type":"object"`)
-	walk(raw, func(key, value []byte) {
-		switch string(key) {
-		case "type", "anyOf", "oneOf", "allOf", "not", "enum": // providers refuse these at the root
+	if required := []string{}; o.has("required") && json.Unmarshal(o["required"], &required) != nil {
+		return nil, nil, errors.New("what its schema calls required must be an array of strings")
+	}
+	dst := []byte(`{"type":"object","properties":` + properties)
+	whole := walk(raw, func(key, value []byte) {
+		switch k := string(key); {
+		case k == "type", k == "properties", k == "required" && string(value) == "null":
+		case slices.Contains([]string{"anyOf", "oneOf", "allOf", "not", "enum"}, k):
+			dropped = append(dropped, k)
 		default:
 			dst = append(append(append(append(dst, `,"`...), key...), `":`...), value...)
 		}
 	})
-	if !o.has("properties") {
-		dst = append(dst, `,"properties":{}`...)
+	if !whole {
+		return nil, nil, errors.New("its schema is nested too deeply")
 	}
-	return append(dst, '}'), nil
+	return append(dst, '}'), dropped, nil
 }
 
-// The events that can be observed, and those that can be intercepted.
+// What can be subscribed to (spec: subscribe).
 var (
-	observable    = []string{"session_start", "turn_start", "turn_end", "tool_call", "tool_confirmation_requested", "assistant_message"}
-	interceptable = []string{"tool_call", "turn_start", "assistant_message", "before_agent_start"}
+	extEvents     = []string{"session_start", "turn_start", "turn_end", "tool_call", "tool_confirmation_requested", "assistant_message"}
+	extIntercepts = []string{"tool_call", "turn_start", "assistant_message", "before_agent_start"}
 )
 
 func (e *extension) subscribe(o object) {
-	for _, key := range []string{"events", "intercept"} {
-		var names []string
+	list := func(key string) (names []string) {
 		if o.has(key) && json.Unmarshal(o[key], &names) != nil {
 			e.logf("subscribe: %q must be an array of strings", key)
 		}
+		return names
+	}
+	events, intercepts := list("events"), list("intercept")
+	if i := slices.Index(events, "before_agent_start"); i >= 0 { // some list it there
+		events, intercepts = slices.Delete(events, i, i+1), append(intercepts, "before_agent_start")
+	}
+	add := func(set map[string]bool, names, known []string) {
 		for _, name := range names {
-			set, known := e.observes, observable
-			if key == "intercept" || name == "before_agent_start" {
-				set, known = e.guards, interceptable
+			if slices.Contains(known, name) {
+				e.register(func() { set[name] = true })
+			} else {
+				e.logf("subscribe: unknown event %q (known: %s)", name, strings.Join(known, ", "))
 			}
-			if !slices.Contains(known, name) {
-				e.logf("subscribe: %q is none of the %s (%s)", name, key, strings.Join(known, ", "))
-			}
-			set[name] = true
 		}
 	}
+	add(e.observes, events, extEvents)
+	add(e.guards, intercepts, extIntercepts)
 }
 
-// commit takes the tools that were registered since the last time, in the
-// order of the extensions, and returns all.
-func (h *extHost) commit() []*tool {
-	h.mu.Lock()
+// commit takes what was registered since the last time, in the order of the
+// extensions: a name belongs to who came first. Nothing is taken before
+// start-up is over, so that who is quicker does not count.
+func (h *extHost) commit() {
 	var refused []func()
-	for _, e := range h.exts {
-		for _, t := range e.tools {
-			if t.committed || t.offered == nil {
-				continue
-			}
-			t.committed = true
-			problem := ""
-			switch name := t.offered.name; {
-			case name == "":
-				problem = "a tool needs a name"
-			case h.builtin(name):
-				problem = "the name belongs to a built-in tool"
-			case slices.ContainsFunc(h.tools, func(o *tool) bool { return o.name == name }):
-				problem = "the name is already taken"
-			}
-			if problem == "" {
-				h.tools = append(h.tools, t.offered)
-			} else {
-				refused = append(refused, func() { e.leftOut(t.name, problem) })
-			}
+	h.mu.Lock()
+	if isClosed(h.started) {
+		for _, e := range h.exts {
+			refused = append(append(refused, h.commitCommands(e)...), h.commitTools(e)...)
 		}
 	}
-	tools := h.tools
 	h.mu.Unlock()
 	for _, tell := range refused { // without the lock: telling takes the agent's
 		tell()
 	}
+}
+
+func (h *extHost) commitCommands(e *extension) (refused []func()) {
+	var taken map[string]string // owner by name
+	for _, c := range e.commands {
+		if c.committed {
+			continue
+		}
+		if c.committed = true; taken == nil {
+			taken = map[string]string{}
+			for _, o := range h.commands {
+				taken[strings.ToLower(o.name)] = o.ext.Name
+			}
+		}
+		name := strings.ToLower(c.name)
+		if owner, ok := taken[name]; ok {
+			refused = append(refused, func() { e.logf("the command /%s is shadowed: extension %s has it already", c.name, owner) })
+			continue
+		}
+		taken[name] = e.Name
+		h.commands = append(h.commands, c)
+	}
+	return refused
+}
+
+func (h *extHost) commitTools(e *extension) (refused []func()) {
+	var taken map[string]string // owner by name
+	for _, t := range e.tools {
+		if t.committed || t.offered == nil {
+			continue
+		}
+		if t.committed = true; taken == nil {
+			taken = map[string]string{}
+			for _, o := range h.tools {
+				taken[o.offered.name] = o.ext.Name
+			}
+		}
+		problem, name := "", t.offered.name
+		switch owner, ok := taken[name]; {
+		case name == "":
+			problem = "a tool needs a name"
+		case h.builtin(name):
+			problem = "the name belongs to a built-in tool"
+		case ok:
+			problem = fmt.Sprintf("extension %s has the name %s already", owner, name)
+		default:
+			taken[name] = e.Name
+			h.tools = append(h.tools, t)
+			continue
+		}
+		refused = append(refused, func() { e.leftOut(t.name, problem) })
+	}
+	return refused
+}
+
+// allTools lists the tools that can be called.
+func (h *extHost) allTools() (tools []*tool) {
+	h.commit()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.tools {
+		tools = append(tools, t.offered)
+	}
 	return tools
 }
 
-// listedCommand is a command with its owner.
-type listedCommand struct {
-	extCommand
-	extension string
-}
-
 // allCommands lists the commands that can be called.
-func (h *extHost) allCommands() (list []listedCommand) {
+func (h *extHost) allCommands() []*extCommand {
+	h.commit()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, e := range h.exts {
-		for _, c := range e.commands {
-			taken := slices.ContainsFunc(list, func(o listedCommand) bool { return strings.EqualFold(o.name, c.name) })
-			if !taken {
-				list = append(list, listedCommand{c, e.Name})
-			}
-		}
-	}
-	return list
+	return h.commands
 }
 
-// command finds who owns a command.
-func (h *extHost) command(name string) (*extension, string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, e := range h.exts {
-		for _, c := range e.commands {
-			if strings.EqualFold(c.name, name) {
-				return e, c.name
-			}
+// command finds a command by its name in any spelling, nil if there is none.
+func (h *extHost) command(name string) *extCommand {
+	for _, c := range h.allCommands() {
+		if strings.EqualFold(c.name, name) {
+			return c
 		}
 	}
-	return nil, ""
+	return nil
 }
 
-// request sends a frame with a new id and returns the channel of the replies.
-// It is closed when the extension has died.
-func (e *extension) request(typ string, fields func(dst []byte) []byte) (id string, replies chan object) {
+// replyTypes says by what frame a request is answered.
+var replyTypes = map[string]string{"tool_call": "tool_result", "command_invoked": "command_response", "event_intercept": "event_intercept_response"}
+
+// request sends a frame with a new id and returns the channel of the replies,
+// which is closed when the extension has ended, and nil when it had before.
+func (e *extension) request(typ string, fields func(dst []byte) []byte) (key string, replies chan object) {
 	h := e.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.nextID++
-	id = strconv.Itoa(h.nextID)
-	replies = make(chan object, 16) // progress beyond that is dropped
 	if e.pending == nil {
-		close(replies)
-		return id, replies
+		return "", nil
 	}
-	e.pending[id] = replies
+	h.nextID++
+	id := strconv.Itoa(h.nextID)
+	key, replies = replyTypes[typ]+" "+id, make(chan object, 16) // progress beyond that is dropped
+	e.pending[key] = replies
 	e.send(func(dst []byte) []byte {
 		dst = appendString(append(dst, `{"type":`...), typ)
 		dst = appendString(append(dst, `,"id":`...), id)
 		return append(fields(dst), '}')
 	})
-	return id, replies
+	return key, replies
 }
 
 // reply hands a frame to who waits for it. Unknown and late ones are logged.
-func (e *extension) reply(o object) {
-	id := o.text("id")
-	h := e.host
-	h.mu.Lock()
-	replies := e.pending[id]
-	if o.text("type") != "tool_progress" {
-		delete(e.pending, id)
+func (e *extension) reply(typ string, o object) {
+	id, last := o.text("id"), typ != "tool_progress"
+	key := typ + " " + id
+	if !last {
+		key = "tool_result " + id
 	}
-	h.mu.Unlock()
+	e.host.mu.Lock()
+	replies := e.pending[key]
+	switch {
+	case last && replies != nil:
+		delete(e.pending, key)
+		replies <- o // there is room: progress leaves one place free
+	case len(replies) < cap(replies)-1:
+		replies <- o
+	}
+	e.host.mu.Unlock()
 	if replies == nil {
-		e.logf("%s with the id %q answers nothing (too late, twice, or never asked)", o.text("type"), id)
-		return
-	}
-	select {
-	case replies <- o:
-	default:
+		e.logf("%s with the id %q answers nothing (too late, twice, or never asked)", typ, id)
 	}
 }
 
-func (e *extension) forget(id string) {
+func (e *extension) forget(key string) {
 	e.host.mu.Lock()
-	delete(e.pending, id)
+	delete(e.pending, key)
 	e.host.mu.Unlock()
 }
 
-var errTooLate = errors.New("no answer in time")
+// ended is the error of a request to an extension that has ended, nil while it
+// runs.
+func (e *extension) ended() error {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	if e.dead == "" {
+		return nil
+	}
+	return fmt.Errorf("extension %s has ended (%s)", e.Name, e.dead)
+}
 
 // ask sends a request and waits for its reply: at most wait (0: no limit), and
 // anew after each progress.
 func (e *extension) ask(ctx context.Context, wait time.Duration, typ string, fields func(dst []byte) []byte, progress func(string)) (object, error) {
-	id, replies := e.request(typ, fields)
-	defer e.forget(id)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	key, replies := e.request(typ, fields)
+	if replies == nil {
+		return nil, e.ended()
+	}
+	defer e.forget(key)
+	var late <-chan time.Time
 	for {
-		var late <-chan time.Time
 		if wait > 0 {
-			timer := time.NewTimer(wait)
-			defer timer.Stop()
-			late = timer.C
+			late = time.After(wait)
 		}
 		select {
 		case o, ok := <-replies:
 			switch {
 			case !ok:
-				e.host.mu.Lock()
-				defer e.host.mu.Unlock()
-				return nil, fmt.Errorf("extension %s has ended (%s)", e.Name, e.dead)
+				return nil, e.ended()
 			case o.text("type") != "tool_progress":
 				return o, nil
 			case progress != nil:
@@ -869,13 +1015,16 @@ func (e *extension) ask(ctx context.Context, wait time.Duration, typ string, fie
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-late:
-			return nil, fmt.Errorf("extension %s: %w (%v)", e.Name, errTooLate, wait)
+			return nil, fmt.Errorf("extension %s did not answer within %v", e.Name, wait)
 		}
 	}
 }
 
 // run is a tool call.
 func (t *extTool) run(ctx context.Context, c *toolCall) toolResult {
+	if err := t.ext.ended(); err != nil {
+		return errorResult(fmt.Sprintf("Tool %s was not run: %v.", t.name, err))
+	}
 	o, err := t.ext.ask(ctx, t.wait, "tool_call", func(dst []byte) []byte {
 		dst = appendString(append(dst, `,"name":`...), t.name)
 		return append(append(dst, `,"args":`...), c.args...)
@@ -883,23 +1032,24 @@ func (t *extTool) run(ctx context.Context, c *toolCall) toolResult {
 	if err != nil {
 		return errorResult(fmt.Sprintf("Tool %s failed: %v. Whether it had an effect is unknown.", t.name, err))
 	}
-	r := toolResult{isError: string(o["is_error"]) == "true"}
-	var blocks []json.RawMessage
+	r := toolResult{isError: string(o["is_error"]) == "true", details: map[string]string{"extension": t.ext.Name}}
+	var blocks []object
 	if o.has("content") && json.Unmarshal(o["content"], &blocks) != nil {
-		return errorResult(fmt.Sprintf("Tool %s failed: the extension's content is %s, not an array of blocks.", t.name, kindOf(o["content"])))
+		return errorResult(fmt.Sprintf("Tool %s failed: the content of the extension's result must be an array of text and image blocks.", t.name))
 	}
-	for _, raw := range blocks {
-		b, err := parseObject(raw)
-		if err != nil {
-			continue
-		}
-		if b.text("type") == "image" {
+	for _, b := range blocks {
+		switch typ := b.text("type"); {
+		case typ == "image":
 			r.content = append(r.content, imageBlockOf(b.text("data")))
-		} else if text := b.text("text"); text != "" {
-			r.content = append(r.content, Block{Type: "text", Text: text})
+		case typ != "text":
+			t.ext.logf("a block of type %q in a result of %s was left out: only text and image blocks can be used", typ, t.name)
+		case b.text("text") != "":
+			r.content = append(r.content, Block{Type: "text", Text: b.text("text")})
 		}
 	}
-	json.Unmarshal(o["activate_tools"], &r.activate)
+	if o.has("activate_tools") && json.Unmarshal(o["activate_tools"], &r.activate) != nil {
+		t.ext.logf("activate_tools in a result of %s must be an array of strings", t.name)
+	}
 	for i, name := range r.activate {
 		r.activate[i] = modelName(name)
 	}
@@ -957,7 +1107,7 @@ func (h *extHost) intercept(ctx context.Context, event string, fields func(dst [
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			h.notice(e, "warn", fmt.Sprintf("%s: it did not say anything about %s, so that went on: %v", e.Name, event, err))
+			h.notice(e, "warn", fmt.Sprintf("%v; %s went on without its say", err, event))
 		case use(e, o):
 			return
 		}
@@ -1036,8 +1186,10 @@ func (h *extHost) guardPrompt(ctx context.Context, prompt string) string {
 		switch {
 		case err != nil:
 			h.notice(by, "warn", fmt.Sprintf("%s: %v; the system prompt stays", by.Name, err))
-		case len(text) > maxPrompt || !utf8.ValidString(text):
-			h.notice(by, "warn", fmt.Sprintf("%s: its system prompt has %d bytes, the limit is %d; the prompt stays", by.Name, len(text), maxPrompt))
+		case len(text) > maxPrompt:
+			h.notice(by, "warn", fmt.Sprintf("%s: its system prompt has %d bytes, the limit is %d; the system prompt stays", by.Name, len(text), maxPrompt))
+		case !utf8.Valid(o["system_prompt"]):
+			h.notice(by, "warn", by.Name+": its system prompt is no valid UTF-8; the system prompt stays")
 		default:
 			prompt = text
 		}
@@ -1089,22 +1241,33 @@ type panel struct {
 	Footer string   `json:"footer"`
 }
 
+// openPanel opens a panel, or says why not.
 func (e *extension) openPanel(raw json.RawMessage) {
-	p := panel{Lines: []string{}}
+	h, p, problem := e.host, panel{}, ""
 	if json.Unmarshal(raw, &p) != nil || p.ID == "" {
-		e.logf("open_panel refused: a panel needs an id, and lines that are strings")
+		problem = "a panel needs an id, and lines that are strings"
+	} else {
+		h.mu.Lock()
+		if owner := h.panels[p.ID]; owner != nil && owner != e {
+			problem = fmt.Sprintf("extension %s has a panel %q open", owner.Name, p.ID)
+		} else {
+			h.panels[p.ID] = e
+		}
+		h.mu.Unlock()
+	}
+	if problem != "" {
+		h.notice(e, "warn", fmt.Sprintf("extension %s could not open a panel: %s", e.Name, problem))
 		return
 	}
-	e.host.mu.Lock()
-	e.host.panels[p.ID] = e
-	e.host.mu.Unlock()
-	e.host.tell(&Event{Type: "ext_panel_open", Extension: e.Name, Panel: &p})
+	p.Lines = append([]string{}, p.Lines...) // [] and not null
+	h.tell(&Event{Type: "ext_panel_open", Extension: e.Name, Panel: &p})
 }
 
 func (e *extension) renderPanel(o object) {
 	p := panel{ID: o.text("panel_id"), Title: o.text("title"), Footer: o.text("footer"), Lines: []string{}}
-	if err := json.Unmarshal(o["lines"], &p.Lines); o.has("lines") && err != nil {
-		e.logf("panel_render: lines must be strings: %v", err)
+	if o.has("lines") && json.Unmarshal(o["lines"], &p.Lines) != nil {
+		e.logf("panel_render refused: lines must be an array of strings")
+		return
 	}
 	if e.host.owner(p.ID) != e {
 		e.logf("panel_render for %q, which is not open", p.ID)
@@ -1163,9 +1326,10 @@ func (h *extHost) panelClosed(id string) error {
 
 // invoke runs a command. prompt is what to run, when the answer is a prompt;
 // everything else is told to the client here.
-func (e *extension) invoke(ctx context.Context, name, args string) (prompt string) {
+func (c *extCommand) invoke(ctx context.Context, args string) (prompt string) {
+	e := c.ext
 	o, err := e.ask(ctx, commandWait, "command_invoked", func(dst []byte) []byte {
-		dst = appendString(append(dst, `,"name":`...), name)
+		dst = appendString(append(dst, `,"name":`...), c.name)
 		return appendString(append(dst, `,"args":`...), args)
 	}, nil)
 	if err == nil && o.text("error") != "" {
@@ -1188,30 +1352,44 @@ func (e *extension) invoke(ctx context.Context, name, args string) (prompt strin
 		e.openPanel(o["open_panel"])
 	case "noop", "":
 	default:
-		e.host.notice(e, "warn", fmt.Sprintf("/%s: unknown action %q", name, action))
+		e.host.notice(e, "warn", fmt.Sprintf("/%s: unknown action %q", c.name, action))
 	}
 	return ""
 }
 
 // stop ends all extensions at once: shutdown, end of their input, two seconds,
-// then signals.
+// then signals. One that is not ready yet has nothing to finish and gets no
+// time.
 func (h *extHost) stop() (stopped int) {
 	h.mu.Lock()
-	exts := h.exts
+	var exts []*extension
+	for _, e := range h.exts {
+		if e.group != nil {
+			exts = append(exts, e)
+		}
+	}
 	h.mu.Unlock()
 	var all sync.WaitGroup
 	for _, e := range exts {
-		if e.group == nil || !e.group.alive() {
+		if !e.group.alive() {
 			continue
 		}
 		stopped++
 		all.Go(func() {
 			e.send(func(dst []byte) []byte { return append(dst, `{"type":"shutdown"}`...) })
 			e.out.close(100 * time.Millisecond)
-			for end := time.Now().Add(shutdownWait); e.group.alive() && time.Now().Before(end); {
+			end := time.Now()
+			if isClosed(e.ready) {
+				end = end.Add(shutdownWait)
+			}
+			for e.group.alive() && time.Now().Before(end) {
 				time.Sleep(5 * time.Millisecond)
 			}
 			e.group.kill(500 * time.Millisecond)
+			select { // its panels are closed then
+			case <-e.gone:
+			case <-time.After(2 * drainWait): // it can not be killed
+			}
 		})
 	}
 	all.Wait()

@@ -266,7 +266,8 @@ func extDoctor(dirs []string, asJSON bool) error {
 	d.ext = a.ext
 	d.ext.wait(context.Background())
 	time.Sleep(readyQuiet) // for what comes right behind ready
-	offered := d.ext.commit()
+	d.ext.commit()
+	offered := d.ext.allTools()
 	for _, e := range s.exts {
 		d.examine(e, offered)
 	}
@@ -299,10 +300,7 @@ func (d *doctor) examine(e *extension, offered []*tool) {
 	r := d.reports[e]
 	r.Events, r.Intercepts = events, guards
 	for _, c := range commands {
-		i := slices.IndexFunc(winners, func(w listedCommand) bool { return strings.EqualFold(w.name, c.name) })
-		if w := winners[i]; w.extension != e.Name || w.name != c.name {
-			r.problem("the command /%s is taken: /%s of %s came first", c.name, w.name, w.extension)
-		} else {
+		if slices.Contains(winners, c) { // otherwise the host told why not
 			r.Commands = append(r.Commands, "/"+c.name)
 		}
 	}
@@ -390,7 +388,13 @@ func (d *doctor) watchEnd(e *extension, r *extReport, begin time.Time) {
 		time.Sleep(time.Millisecond)
 	}
 	took, endMS := time.Since(begin), milliseconds(begin)
-	e.drain()
+	select {
+	case <-e.gone:
+	case <-time.After(time.Second): // it can not be killed
+	}
+	e.host.mu.Lock()
+	held := e.held
+	e.host.mu.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r.EndMS = endMS
@@ -407,7 +411,7 @@ func (d *doctor) watchEnd(e *extension, r *extReport, begin time.Time) {
 	case !r.Ack:
 		r.note(`it ended without answering shutdown: send {"type":"shutdown_ack"} first`)
 	}
-	if !isClosed(e.ended) {
+	if held {
 		r.problem("a process that outlives it holds its stdout: give what it starts in the background another")
 	}
 }

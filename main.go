@@ -489,11 +489,12 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	if s.noYolo && !s.yolo {
 		a.approval = approval{timeout: s.confirmTimeout, allowed: map[string]bool{}, waiting: map[string]chan decision{}}
 		if s.mode != "rpc" {
-			a.approval.refuse = "Not run: --no-yolo asks before each tool call, and in this mode nobody can be asked. Start without it, or with --yolo."
+			a.nobodyAnswers("--no-yolo asks before each tool call, and in this mode nobody can be asked. Start without it, or with --yolo.")
 		}
 	}
 	names := toolNames(s.tools)
-	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, tell: a.tell, started: make(chan struct{}), observe: s.observe,
+	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, ctx: ctx, tell: a.tell,
+		flush: func() { h.flush(ctx) }, started: make(chan struct{}), observe: s.observe,
 		builtin: func(name string) bool {
 			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
 		},
@@ -504,16 +505,19 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 				"model": a.model.ID, "cwd": s.cwd, "extension_dir": e.dir, "data_dir": e.dir, "mode": cmp.Or(s.mode, "print"),
 				"capabilities": s.capabilities()}
 		}}
-	a.ext.start(s.exts)
+	a.ext.start(s.exts, a.ext.started, func() {})
 	return a, nil
 }
 
 // capabilities is what the host can show of what an extension sends.
 func (s *setup) capabilities() []string {
-	if s.mode == "rpc" {
+	switch s.mode {
+	case "rpc":
 		return []string{"notify", "display", "insert", "panels", "confirm"}
+	case "json":
+		return []string{"notify", "display", "insert"}
 	}
-	return []string{"notify"}
+	return []string{"notify", "display"}
 }
 
 // systemText assembles the system prompt; a problem with it goes to stderr.
@@ -626,6 +630,7 @@ func run(o *options, token string) {
 		if server.run(os.Stdin) {
 			p.exit(exitRefused)
 		}
+		p.agent.nobodyAnswers("--no-yolo asks before each tool call, and the client has closed its end")
 		p.exit(exitDone)
 	}
 	prompt, err := withStdin(o, os.Stdin)
@@ -636,10 +641,11 @@ func run(o *options, token string) {
 		prompt, _, err = expand(prompt, s.skills, s.templates)
 	}
 	if err != nil {
-		fail(err)
+		fmt.Fprintln(os.Stderr, "zot: "+err.Error())
+		p.exit(exitUsage)
 	}
 	p.answer(prompt)
-	if print.text == "" && h == print && !print.failed {
+	if print.asked && print.text == "" && !print.failed {
 		print.failed = true
 		fmt.Fprintln(os.Stderr, "zot: the model gave no answer")
 	}
@@ -664,6 +670,7 @@ func (p *process) answer(prompt string) {
 type printHost struct {
 	*writer
 	text   string
+	asked  bool // the model was asked
 	failed bool
 }
 
@@ -674,8 +681,14 @@ func (h *printHost) event(e *Event) {
 	case "error":
 		h.failed = true
 		fmt.Fprintln(os.Stderr, "zot: "+e.Text)
-	case "notice", "ext_display":
+	case "ext_display":
+		h.text = e.Text
+	case "turn_start":
+		h.asked = true
+	case "notice":
 		fmt.Fprintf(os.Stderr, "%s: %s\n", cmp.Or(e.Extension, "zot"), e.Text)
+	case "ext_insert", "ext_panel_open":
+		fmt.Fprintf(os.Stderr, "%s: this mode has no input line and no panels to show what the extension sent\n", e.Extension)
 	case "retry":
 		fmt.Fprintf(os.Stderr, "zot: %s; trying again in %v\n", e.Text, e.Delay.Round(time.Second))
 	case "turn_end":

@@ -418,17 +418,18 @@ var rules = []struct{ tool, text string }{
 
 // ownPrompt is the identity, the tools on offer and the working rules.
 func ownPrompt(tools []*tool) string {
-	list, has := "", map[string]bool{"": true}
+	var list strings.Builder // extensions may bring thousands of tools
+	has := map[string]bool{"": true}
 	for _, t := range tools {
 		has[t.name] = true
 		if !t.deferred {
 			line, _, _ := strings.Cut(strings.TrimSpace(t.description), "\n")
-			list += "\n- " + t.name + ": " + strings.TrimSpace(line)
+			list.WriteString("\n- " + t.name + ": " + strings.TrimSpace(line))
 		}
 	}
 	text := identity
-	if list != "" {
-		text += "\n\nYour tools:" + list
+	if list.Len() > 0 {
+		text += "\n\nYour tools:" + list.String()
 	}
 	text += "\n\nHow you work:"
 	for _, r := range rules {

@@ -375,8 +375,10 @@ func (s *zotServer) handle(c *command) {
 	case "compact":
 		a.submit(c.id, a.compactJob, s.accepted(c))
 	case "abort":
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		a.abort()
-		s.respond(c, nil, nil)
+		s.respondLocked(c, nil, nil)
 	case "get_state":
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -387,8 +389,11 @@ func (s *zotServer) handle(c *command) {
 		s.respondLocked(c, messageList(a.messages), nil)
 	case "get_models":
 		s.respond(c, map[string]any{"models": s.models()}, nil)
-	case "get_commands":
-		s.respond(c, map[string]any{"commands": s.commands()}, nil)
+	case "get_commands": // known when the extensions are there; the reader does not wait for that
+		a.ext.work.Go(func() {
+			a.ext.wait(a.ctx)
+			s.respond(c, map[string]any{"commands": s.commands()}, nil)
+		})
 	case "clear":
 		s.respond(c, nil, a.whenIdle(func() error { a.clear(); return nil }))
 	case "set_model":
@@ -396,9 +401,13 @@ func (s *zotServer) handle(c *command) {
 	case "set_reasoning":
 		s.respond(c, nil, s.setReasoning(c))
 	case "confirm_tool":
-		s.respond(c, nil, s.confirmTool(c))
+		a.mu.Lock() // what comes of it follows the response
+		defer a.mu.Unlock()
+		s.respondLocked(c, nil, s.confirmTool(c))
 	case "panel_key", "panel_close":
-		s.respond(c, nil, s.panelCommand(c))
+		a.mu.Lock() // what comes of it follows the response
+		defer a.mu.Unlock()
+		s.respondLocked(c, nil, s.panelCommand(c))
 	case "reload_ext":
 		s.reloadExt(c)
 	default:
@@ -520,7 +529,7 @@ func (s *zotServer) models() []map[string]any {
 func (s *zotServer) commands() []map[string]any {
 	list := []map[string]any{}
 	for _, c := range s.agent.ext.allCommands() {
-		list = append(list, map[string]any{"name": c.name, "description": c.description, "source": "extension", "extension": c.extension})
+		list = append(list, map[string]any{"name": c.name, "description": c.description, "source": "extension", "extension": c.ext.Name})
 	}
 	for _, t := range s.setup.templates {
 		list = append(list, map[string]any{"name": t.name, "description": t.description, "source": "prompt"})
@@ -571,7 +580,7 @@ func parseReasoning(word string) (string, error) {
 	return word, nil
 }
 
-// confirmTool answers a tool_confirmation_requested event.
+// confirmTool answers a tool_confirmation_requested event. The agent is locked.
 func (s *zotServer) confirmTool(c *command) error {
 	id, err := c.want("tool_id", "id_tool", "call_id")
 	if err != nil {
@@ -616,7 +625,7 @@ func (s *zotServer) panelCommand(c *command) error {
 func (s *zotServer) reloadExt(c *command) {
 	a := s.agent
 	err := a.whenIdle(func() error {
-		a.system = "" // before_agent_start is asked again
+		a.prepared = false // before_agent_start is asked again
 		a.ext.reload(func(r reloaded) { s.respond(c, r, nil) })
 		return nil
 	})

@@ -8,13 +8,17 @@
 //	$ zot rpc ...       starts a process
 //	> LINE              is sent to it ("> @NAME" sends a file's bytes)
 //	< LINE              must come from it: JSON is compared as JSON, where the
-//	                    string "*" stands for any value and a * in a string for
-//	                    any text; the key "*" allows more keys
+//	                    string "*" stands for any value and a * in a string, or
+//	                    in a line that is no JSON, for any text; the key "*"
+//	                    allows more keys
 //	< ...               any lines, until the next expected one
 //	close               ends its input
 //	signal TERM         is sent to it
 //	exit N              it must end with this code, after no more lines
 //	stderr TEXT         TEXT must be on its standard error (checked after exit)
+//	has FILE LINE       LINE must come to be in a file, behind the line that the
+//	                    last "has" of this file found; compared as with "<"
+//	count FILE N TEXT   TEXT must be in N lines of a file
 //	needs NAME          skips the transcript where a program is missing
 package main
 
@@ -38,7 +42,7 @@ import (
 	"time"
 )
 
-var zotBin string // the built binary
+var zotBin string // the built binary; the puppet (testdata/puppet) is beside it
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
@@ -53,9 +57,11 @@ func testMain(m *testing.M) int {
 	if raceDetector() {
 		args = append(args, "-race")
 	}
-	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
-		return 1
+	for _, build := range [][]string{append(args, "."), {"build", "-o", filepath.Join(dir, "puppet"), "./testdata/puppet"}} {
+		if out, err := exec.Command("go", build...).CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+			return 1
+		}
 	}
 	return m.Run()
 }
@@ -102,7 +108,8 @@ func (l *lockedBuffer) String() string {
 
 // cleanEnv is an environment in which no setting of this machine's user counts.
 func cleanEnv(home string, extra ...string) []string {
-	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "ZOT_HOME=" + filepath.Join(home, "zot-home"), "TMPDIR=" + os.TempDir(), "TERM=xterm"}
+	path := filepath.Dir(zotBin) + string(os.PathListSeparator) + os.Getenv("PATH")
+	env := []string{"PATH=" + path, "HOME=" + home, "ZOT_HOME=" + filepath.Join(home, "zot-home"), "TMPDIR=" + os.TempDir(), "TERM=xterm"}
 	return append(env, extra...)
 }
 
@@ -266,7 +273,8 @@ func replayTranscript(t *testing.T, path string) {
 	lines := strings.Split(strings.ReplaceAll(string(data), "$DIR", dir), "\n")
 	var env []string
 	var p *proc
-	skip := false // "< ..." was said
+	skip := false            // "< ..." was said
+	seen := map[string]int{} // by file: the lines that "has" has passed
 	for n := 0; n < len(lines); n++ {
 		at := fmt.Sprintf("%s:%d", path, n+1)
 		verb, arg, _ := strings.Cut(lines[n], " ")
@@ -343,10 +351,45 @@ func replayTranscript(t *testing.T, path string) {
 			if !strings.Contains(p.stderr.String(), arg) {
 				t.Errorf("%s: not on stderr: %q\nstderr: %s", at, arg, p.stderr)
 			}
+		case "has":
+			name, want, _ := strings.Cut(arg, " ")
+			awaitLine(t, at, filepath.Join(dir, name), want, seen)
+		case "count":
+			words := strings.SplitN(arg, " ", 3)
+			data, err := os.ReadFile(filepath.Join(dir, words[0]))
+			if err != nil {
+				t.Fatalf("%s: %v", at, err)
+			}
+			n := 0
+			for line := range strings.Lines(string(data)) {
+				if strings.Contains(line, words[2]) {
+					n++
+				}
+			}
+			if strconv.Itoa(n) != words[1] {
+				t.Errorf("%s: it is in %d lines of\n%s", at, n, data)
+			}
 		default:
 			t.Fatalf("%s: what is %q?", at, verb)
 		}
 	}
+}
+
+// awaitLine waits for a line in a file, behind those that were seen.
+func awaitLine(t *testing.T, at, path, want string, seen map[string]int) {
+	t.Helper()
+	var lines []string
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		data, _ := os.ReadFile(path)
+		lines = strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+		for i := seen[path]; i < len(lines); i++ {
+			if matches(want, lines[i]) {
+				seen[path] = i + 1
+				return
+			}
+		}
+	}
+	t.Fatalf("%s: behind line %d there is no %s in\n%s", at, seen[path], want, strings.Join(lines, "\n"))
 }
 
 // splitWords splits a command line at spaces; double quotes group.
@@ -364,7 +407,7 @@ func matches(want, got string) bool {
 	}
 	var w, g any
 	if json.Unmarshal([]byte(want), &w) != nil || json.Unmarshal([]byte(got), &g) != nil {
-		return false
+		return matchValue(want, got)
 	}
 	return matchValue(w, g)
 }

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -27,7 +28,7 @@ func main() {
 	dir, err := os.MkdirTemp("", "zot-bench-")
 	check(err)
 	defer os.RemoveAll(dir)
-	for name, pkg := range map[string]string{"zot": ".", "answer": "./testdata/bench/answer", "loop": "./testdata/bench/loop"} {
+	for name, pkg := range map[string]string{"zot": ".", "answer": "./testdata/bench/answer", "loop": "./testdata/bench/loop", "puppet": "./testdata/puppet"} {
 		out, err := build(filepath.Join(dir, name), pkg)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "%s", out)
@@ -44,6 +45,8 @@ func main() {
 	b.firstDelta()
 	b.history()
 	b.output()
+	b.extensions()
+	b.extensionCalls()
 }
 
 // build builds a program as the README says: static.
@@ -121,6 +124,11 @@ type child struct {
 
 func (b *bench) run(name string, args ...string) *child {
 	c := &child{cmd: exec.Command(filepath.Join(b.dir, name), args...)}
+	c.start()
+	return c
+}
+
+func (c *child) start() {
 	var err error
 	c.in, err = c.cmd.StdinPipe()
 	check(err)
@@ -129,7 +137,6 @@ func (b *bench) run(name string, args ...string) *child {
 	c.out = bufio.NewReaderSize(out, 1<<20)
 	c.cmd.Stderr = os.Stderr
 	check(c.cmd.Start())
-	return c
 }
 
 func (b *bench) zot(args ...string) *child {
@@ -322,3 +329,106 @@ func (b *bench) output() {
 	p := time.Since(t)
 	row("`yes \\| head -c 2G` through the bash tool; baseline: through `cat`", fmt.Sprintf("%.2f s, %s resident at most", z.Seconds(), mib(c.memory("VmHWM"))), fmt.Sprintf("%.2f s", p.Seconds()), ratio(z, p))
 }
+
+// extension writes an extension that does what the script says.
+func (b *bench) extension(name, script string) string {
+	dir := filepath.Join(b.dir, "ext", name)
+	check(os.MkdirAll(dir, 0o777))
+	check(os.WriteFile(filepath.Join(dir, "extension.json"), []byte(`{"name":"`+name+`","exec":"`+filepath.ToSlash(filepath.Join(b.dir, "puppet"))+`"}`), 0o666))
+	check(os.WriteFile(filepath.Join(dir, "puppet.txt"), []byte(script), 0o666))
+	return dir
+}
+
+const echo = `say {"type":"hello","name":"echo"}
+on hello_ack {"type":"register_tool","name":"echo","description":""}
+on hello_ack {"type":"ready"}
+on tool_call {"type":"tool_result","id":"$id","content":[{"type":"text","text":"ok"}]}
+`
+
+// puppet starts an extension without zot and brings it to its first frame.
+func (b *bench) puppet(dir string) *child {
+	c := &child{cmd: exec.Command(filepath.Join(b.dir, "puppet"))}
+	c.cmd.Dir = dir
+	c.start()
+	c.until(`{"type":"hello"`)
+	return c
+}
+
+// extensions compares the start with ten extensions to that with one, until the
+// commands are known, for which all must be ready; and what ten cost to what
+// they cost when a program does nothing but start them.
+func (b *bench) extensions() {
+	var flags, dirs []string
+	for i := range 10 {
+		dirs = append(dirs, b.extension(fmt.Sprintf("e%d", i), strings.ReplaceAll(echo, "echo", fmt.Sprintf("e%d", i))))
+		flags = append(flags, "--ext", dirs[i])
+	}
+	bare := func() time.Duration {
+		var all sync.WaitGroup
+		t := time.Now()
+		for _, dir := range dirs {
+			all.Go(func() {
+				c := b.puppet(dir)
+				c.send(`{"type":"hello_ack"}`)
+				c.until(`{"type":"ready"`)
+				go c.end()
+			})
+		}
+		all.Wait()
+		return time.Since(t)
+	}
+	start := func(flags ...string) time.Duration {
+		t := time.Now()
+		c := b.run("zot", append([]string{"rpc", "--provider", "script", "--cwd", b.dir}, flags...)...)
+		c.send(`{"type":"get_commands"}`)
+		c.until(`{"type":"response","command":"get_commands"`)
+		d := time.Since(t)
+		c.end()
+		return d
+	}
+	var ten, one, none, plain []time.Duration
+	for range 41 {
+		plain = append(plain, bare())
+		ten = append(ten, start(flags...))
+		one = append(one, start(flags[:2]...))
+		none = append(none, start())
+	}
+	z, p, n := median(ten), median(one), median(none)
+	row("start until ten Go extensions are ready; baseline: one", ms(z), ms(p), ratio(z, p))
+	row("what the ten add; baseline: a program that does nothing but start them side by side", ms(z-n), ms(median(plain)), ratio(z-n, median(plain)))
+}
+
+// extensionCalls compares a tool call through an extension, from one result to
+// the next, to a round trip over bare pipes to the same program.
+func (b *bench) extensionCalls() {
+	const calls = 2000
+	dir := b.extension("echo", echo)
+	script := filepath.Join(b.dir, "calls.script")
+	check(os.WriteFile(script, fmt.Appendf(nil, "turn\nrepeat %d call echo {}\nturn\n", calls), 0o666))
+	var zot, plain []time.Duration
+	for range 5 {
+		c := b.run("zot", "rpc", "--provider", "script", "--model", script, "--cwd", b.dir, "--ext", dir)
+		c.send(`{"type":"prompt","message":"go"}`)
+		c.until(`{"type":"tool_result"`)
+		t := time.Now()
+		for range calls - 1 {
+			c.until(`{"type":"tool_result"`)
+		}
+		zot = append(zot, time.Since(t)/(calls-1))
+		c.until(`{"type":"done"`)
+		c.end()
+
+		c = b.puppet(dir)
+		t = time.Now()
+		for i := range calls {
+			c.send(`{"type":"tool_call","id":"` + strconv.Itoa(i) + `","name":"echo","args":{}}`)
+			c.until(`{"type":"tool_result"`)
+		}
+		plain = append(plain, time.Since(t)/calls)
+		c.end()
+	}
+	z, p := median(zot), median(plain)
+	row("a tool call through an extension, result to result; baseline: a round trip to it over bare pipes", us(z), us(p), "+"+us(z-p))
+}
+
+func us(d time.Duration) string { return fmt.Sprintf("%.1f µs", float64(d.Nanoseconds())/1000) }
