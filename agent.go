@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -729,7 +730,7 @@ func (a *Agent) permit(j *job, m *Message, c *Block) (args json.RawMessage, refu
 	case m.Stop == "length":
 		return nil, "Not run: your message was cut off at the output limit, so this call may be incomplete. Do it in smaller parts."
 	case a.tool(c.Name) == nil:
-		return nil, fmt.Sprintf("Tool %s not found. Available: %s.", c.Name, strings.Join(toolNames(a.tools), ", "))
+		return nil, fmt.Sprintf("Tool %s not found. Available: %s.", c.Name, cmp.Or(strings.Join(toolNames(a.tools), ", "), "none"))
 	case c.BadArgs != "":
 		_, err := parseObject([]byte(c.BadArgs))
 		return nil, fmt.Sprintf("Not run: the arguments of %s are not one complete JSON object: %v. Send the whole call again.", c.Name, err)

@@ -288,7 +288,7 @@ func TestAutoCompact(t *testing.T) {
 	os.MkdirAll(filepath.Join(home, "zot-home"), 0o777)
 	os.WriteFile(filepath.Join(home, "zot-home", "models.json"), []byte(`{"providers":{"small":{"api":"anthropic-messages","baseUrl":"http://127.0.0.1:1",
 		"models":[{"id":"s","contextWindow":30000,"maxTokens":1000}]}}}`), 0o666)
-	full := strings.Replace(textAnswer(strings.Repeat("many words ", 200)).body, `"input_tokens":10`, `"input_tokens":14000`, 1)
+	full := strings.Replace(textAnswer(strings.Repeat("many words ", 200)).body, `"input_tokens":10`, `"input_tokens":25000`, 1)
 	for _, auto := range []bool{true, false} {
 		d := newDouble(t, answer{body: full}, textAnswer("## Goal\nnotes"), textAnswer("done"))
 		flags := []string{"rpc", "--provider", "small", "--base-url", d.URL}
@@ -411,5 +411,50 @@ func TestBoundImages(t *testing.T) {
 	out := boundImages([]*Message{old, now})
 	if out[0].Content[0].Type != "text" || out[0].Content[2].Type != "image" || out[1] != now || old.Content[0].Type != "image" {
 		t.Error("not the oldest image, or not that one alone, was replaced")
+	}
+}
+
+// TestSmallWindow: a model with a small window is not compacted all the time.
+func TestSmallWindow(t *testing.T) {
+	home := t.TempDir()
+	os.MkdirAll(filepath.Join(home, "zot-home"), 0o777)
+	os.WriteFile(filepath.Join(home, "zot-home", "models.json"), []byte(`{"providers":{"small":{"api":"anthropic-messages","baseUrl":"http://127.0.0.1:1",
+		"models":[{"id":"s","contextWindow":8192}]}}}`), 0o666)
+	d := newDouble(t, textAnswer("one"))
+	p := startZot(t, home, nil, "rpc", "--provider", "small", "--base-url", d.URL)
+	p.send(`{"id":1,"type":"prompt","message":"one"}`, `{"id":2,"type":"prompt","message":"two"}`)
+	for _, f := range p.until("type", "done", "prompt_id", 2.0) {
+		if f["type"] == "compact_done" || f["type"] == "ext_notify" {
+			t.Errorf("%v", f)
+		}
+	}
+	if d.count() != 2 {
+		t.Errorf("%d requests", d.count())
+	}
+}
+
+// TestChoice: which provider and model is taken without flags.
+func TestChoice(t *testing.T) {
+	home := t.TempDir()
+	zotHome := filepath.Join(home, "zot-home")
+	os.MkdirAll(zotHome, 0o777)
+	for _, c := range []struct{ config, auth, env, args, want string }{
+		{"{}", "{}", "", "", "anthropic claude-sonnet-5"},
+		{"{}", `{"openai":{"api_key":"k"}}`, "", "", "openai gpt-5.4"},
+		{"{}", "{}", "GROQ_API_KEY=k", "", "groq openai/gpt-oss-120b"},
+		{`{"model":"grok-4.3"}`, "{}", "GROQ_API_KEY=k", "", "xai grok-4.3"},
+		{`{"model":"grok-4.3"}`, "{}", "", "--provider deepseek", "deepseek deepseek-v4-flash"},
+		{`{"provider":"xai","model":"grok-4.3"}`, "{}", "", "", "xai grok-4.3"},
+		{`{"provider":"xai","model":"grok-4.3"}`, "{}", "", "--provider script", "script demo"},
+		{"{}", "{}", "", "--model gpt-5", "openai gpt-5"},
+	} {
+		os.WriteFile(filepath.Join(zotHome, "config.json"), []byte(c.config), 0o666)
+		os.WriteFile(filepath.Join(zotHome, "auth.json"), []byte(c.auth), 0o600)
+		p := startZot(t, home, []string{c.env}, append([]string{"rpc"}, strings.Fields(c.args)...)...)
+		p.send(`{"type":"hello"}`)
+		data, _ := p.frame()["data"].(map[string]any)
+		if got := fmt.Sprint(data["provider"], " ", data["model"]); got != c.want {
+			t.Errorf("%v: %s", c, got)
+		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	compactReserve = 16384 // tokens of the window that must stay free
+	compactReserve = 16384 // tokens of the window that must stay free; of a small one a quarter
 	keepTokens     = 20000 // of the newest messages, kept whole
 	charsPerToken  = 4     // the usual estimate
 	imageTokens    = 1200
@@ -61,7 +61,9 @@ func (a *Agent) compactNow(j *job) error {
 // compactIfNear compacts when the context is about to reach the model's
 // window. A failure is told and does not stop the run; only its end does.
 func (a *Agent) compactIfNear(j *job) error {
-	if !a.autoCompact || a.model.ContextWindow == 0 || a.contextTokens() <= a.model.ContextWindow-compactReserve {
+	window := a.model.ContextWindow
+	near := window > 0 && a.contextTokens() > window-min(compactReserve, window/4)
+	if !a.autoCompact || !near || a.cutPoint() == 0 {
 		return nil
 	}
 	if err := a.compactNow(j); err != nil && j.ctx.Err() == nil {

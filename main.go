@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -242,6 +243,13 @@ func parseArgs(args []string) (*options, error) {
 		return nil, fmt.Errorf("zot rpc takes no prompt, but got %q: prompts come in as commands on stdin", words[0])
 	}
 	o.prompt = strings.Join(words, " ")
+	if o.mode == "" && len(words) == 1 && !strings.Contains(words[0], " ") {
+		for _, word := range []string{"rpc", "ext", "help", "version", "list-models"} {
+			if distance(words[0], word) <= len(word)/3 {
+				return nil, fmt.Errorf("%q is no mode: see zot --help; as a prompt it needs -p", words[0])
+			}
+		}
+	}
 	return o, nil
 }
 
@@ -250,13 +258,13 @@ func (o *options) findFlag(arg string) (flag, error) {
 	name := strings.TrimLeft(arg, "-")
 	name = cmp.Or(aliases[name], name)
 	long := strings.HasPrefix(arg, "--")
-	nearest, best := "", 4
+	nearest, best := "", min(4, len(name)/3+2) // the longer, the more slips
 	for _, g := range o.flagGroups() {
 		for _, f := range g.flags {
 			if long && f.name == name || !long && f.short == name {
 				return f, nil
 			}
-			if d := distance(name, f.name); d < best {
+			if d := distance(name, f.name); d < best && len(name) > 1 {
 				nearest, best = f.name, d
 			}
 		}
@@ -376,6 +384,9 @@ func newSetup(o *options) (*setup, error) {
 	} else if !info.IsDir() {
 		return nil, fmt.Errorf("--cwd: %s is not a directory", s.cwd)
 	}
+	if u, err := url.Parse(o.baseURL); o.baseURL != "" && (err != nil || u.Host == "" || !strings.HasPrefix(u.Scheme, "http")) {
+		return nil, fmt.Errorf("--base-url: %q is not an http or https URL", o.baseURL)
+	}
 	if err := s.chooseModel(); err != nil {
 		return nil, err
 	}
@@ -389,42 +400,51 @@ func newSetup(o *options) (*setup, error) {
 	return s, s.chooseTools()
 }
 
-// chooseModel finds provider and model: flag, config.json, then the first
-// provider that has a key.
+// chooseModel finds provider and model: the flags, config.json, who lists the
+// model, the first provider that has a key.
 func (s *setup) chooseModel() error {
 	all, err := loadCatalog(s.home)
 	if err != nil {
 		return err
 	}
-	name := cmp.Or(s.options.provider, s.config.Provider)
-	if name == "" {
-		name = all[0].Name
-		for _, p := range all {
-			if slices.ContainsFunc(p.EnvKeys, func(k string) bool { return os.Getenv(k) != "" }) {
-				name = p.Name
-				break
-			}
-		}
-	}
+	id := s.options.model
+	name := cmp.Or(s.options.provider, s.config.Provider, owner(all, cmp.Or(id, s.config.Model)), s.firstWithKey(all))
 	if s.provider, err = all.provider(name); err != nil {
 		return err
 	}
-	id := s.options.model
-	if id == "" && name == cmp.Or(s.config.Provider, name) {
+	if id == "" && (name == s.config.Provider || name == owner(all, s.config.Model)) {
 		id = s.config.Model
 	}
 	id = cmp.Or(id, s.provider.Default)
 	m, err := s.provider.model(id)
 	if err != nil {
-		for _, p := range all {
-			if slices.ContainsFunc(p.models(), func(m *Model) bool { return m.ID == id }) {
-				return fmt.Errorf("model %s belongs to provider %s: add --provider %s", id, p.Name, p.Name)
-			}
+		if p := owner(all, id); p != "" {
+			return fmt.Errorf("model %s belongs to provider %s: add --provider %[2]s", id, p)
 		}
 		return err
 	}
 	s.model = s.configured(m)
 	return nil
+}
+
+// owner is the first provider that lists a model; "" if none does.
+func owner(all catalog, id string) string {
+	for _, p := range all {
+		if id != "" && slices.ContainsFunc(p.models(), func(m *Model) bool { return m.ID == id }) {
+			return p.Name
+		}
+	}
+	return ""
+}
+
+// firstWithKey is the first provider of the catalog that has a key.
+func (s *setup) firstWithKey(all catalog) string {
+	for _, p := range all {
+		if key, err := credential(p, "", s.home); err == nil && key != "" {
+			return p.Name
+		}
+	}
+	return all[0].Name
 }
 
 // configured is a model with the flags' base URL.
@@ -568,21 +588,21 @@ func fail(err error) {
 	os.Exit(exitUsage)
 }
 
+// listModels prints the catalog; * marks a provider's default model.
 func listModels(w io.Writer, all catalog) {
 	out := bufio.NewWriter(w)
 	defer out.Flush()
 	for _, p := range all {
 		for _, m := range p.models() {
-			var levels []string
-			for _, l := range reasoningLevels {
-				if _, ok := m.Levels[l]; ok {
-					levels = append(levels, l)
-				}
+			levels := slices.DeleteFunc(slices.Clone(reasoningLevels), func(l string) bool { _, ok := m.Levels[l]; return !ok })
+			mark := " "
+			if m.ID == p.Default {
+				mark = "*"
 			}
-			fmt.Fprintf(out, "%-12s %-44s context %8d  output %7d  %s\n", p.Name, m.ID, m.ContextWindow, m.MaxOutput, strings.Join(levels, ","))
+			fmt.Fprintf(out, "%-12s %s %-44s context %8d  output %7d  %s\n", p.Name, mark, m.ID, m.ContextWindow, m.MaxOutput, strings.Join(zotLevels(levels), ","))
 		}
 		if p.AnyModel && p.API != "script" {
-			fmt.Fprintf(out, "%-12s any model id\n", p.Name)
+			fmt.Fprintf(out, "%-12s   any model id\n", p.Name)
 		}
 	}
 }
@@ -645,7 +665,7 @@ func run(o *options, token string) {
 		p.exit(exitUsage)
 	}
 	p.answer(prompt)
-	if print.asked && print.text == "" && !print.failed {
+	if print.asked && print.text == "" && !print.failed && ctx.Err() == nil {
 		print.failed = true
 		fmt.Fprintln(os.Stderr, "zot: the model gave no answer")
 	}

@@ -25,6 +25,22 @@ import (
 // reasoningLevels in rising order. The zot protocol spells "minimal" "minimum".
 var reasoningLevels = []string{"off", "minimal", "low", "medium", "high", "xhigh", "max"}
 
+// parseReasoning reads a level as either protocol spells it.
+func parseReasoning(word string) (string, error) {
+	if word == "minimum" {
+		word = "minimal"
+	}
+	if !slices.Contains(reasoningLevels, word) {
+		return "", fmt.Errorf("unknown reasoning level %q (known: %s)", word, strings.Join(zotLevels(reasoningLevels), ", "))
+	}
+	return word, nil
+}
+
+// zotLevels spells levels as the zot protocol does.
+func zotLevels(levels []string) []string {
+	return strings.Split(strings.Replace(strings.Join(levels, " "), "minimal", "minimum", 1), " ")
+}
+
 // Model is one entry of the catalog.
 type Model struct {
 	Provider, ID, Name       string
@@ -126,8 +142,8 @@ func (p *providerInfo) model(id string) (*Model, error) {
 	for _, m := range p.models() {
 		ids = append(ids, m.ID)
 	}
-	if id == "" {
-		return nil, fmt.Errorf("provider %s has no default model: name one with --model", p.Name)
+	if id == "" || len(ids) == 0 {
+		return nil, fmt.Errorf("provider %s has no model %q: name one with --model or list it in models.json", p.Name, id)
 	}
 	return nil, fmt.Errorf("unknown model %q for provider %s (known: %s)", id, p.Name, strings.Join(ids, ", "))
 }

@@ -569,17 +569,6 @@ func (s *zotServer) setReasoning(c *command) error {
 	return s.agent.whenIdle(func() error { s.agent.reasoning = level; return nil })
 }
 
-// parseReasoning reads a level as both protocols spell it.
-func parseReasoning(word string) (string, error) {
-	if word == "minimum" {
-		word = "minimal"
-	}
-	if !slices.Contains(reasoningLevels, word) {
-		return "", fmt.Errorf("unknown reasoning level %q (known: off, minimum, low, medium, high, xhigh, max)", word)
-	}
-	return word, nil
-}
-
 // confirmTool answers a tool_confirmation_requested event. The agent is locked.
 func (s *zotServer) confirmTool(c *command) error {
 	id, err := c.want("tool_id", "id_tool", "call_id")

@@ -433,7 +433,7 @@ func TestPrintModes(t *testing.T) {
 	if out, _, code := run(nil, "--version"); code != 0 || !strings.HasPrefix(out, "zot ") {
 		t.Errorf("--version: %d %q", code, out)
 	}
-	if out, _, code := run(nil, "--list-models"); code != 0 || !strings.Contains(out, "claude-sonnet-5") || !strings.Contains(out, "openrouter   any model id") {
+	if out, _, code := run(nil, "--list-models"); code != 0 || !strings.Contains(out, "claude-sonnet-5") || !strings.Contains(out, "openrouter     any model id") {
 		t.Errorf("--list-models: %d %.300q", code, out)
 	}
 }

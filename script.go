@@ -10,14 +10,17 @@
 //	call read {"path":"go.mod"}  a tool call; "call bash id=x1 {...}" sets its id;
 //	                             what follows the name is sent as it is
 //	usage input=10 output=5 reasoning=3 cache_read=2 cache_write=1
-//	stop length                  the stop reason; otherwise tool_use or end_turn
+//	stop length                  the stop reason (end_turn, tool_use, length, pause_turn);
+//	                             otherwise tool_use or end_turn by what was said
 //	error 529 Overloaded         the call fails with this HTTP status
 //	error 429 after=3s Slow down ... and asks to wait
 //	cut                          the connection breaks
 //	hang                         nothing more comes until the run is aborted
 //	repeat 1000 text x           a step many times
 //
-// The model id is the path of a script, or "demo".
+// The model id is the path of a script (relative to where zot was started), or
+// "demo". A model call for which there is no turn fails. With a script there is a
+// tool named panic, which fails inside.
 package main
 
 import (
@@ -25,6 +28,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -113,6 +117,9 @@ func parseStep(line string) (step, error) {
 		}, nil
 	case "delay":
 		d, err := time.ParseDuration(arg)
+		if err != nil {
+			err = fmt.Errorf("delay: %w", err)
+		}
 		return func(ctx context.Context, r *request, _ *assembler) error { r.pause(); return sleep(ctx, d) }, err
 	case "hang":
 		return func(ctx context.Context, r *request, _ *assembler) error {
@@ -124,6 +131,9 @@ func parseStep(line string) (step, error) {
 		u, err := parseUsage(arg)
 		return func(_ context.Context, _ *request, a *assembler) error { own := u; a.msg.Usage = &own; return nil }, err
 	case "stop":
+		if !slices.Contains([]string{"end_turn", "tool_use", "length", "pause_turn"}, arg) {
+			return nil, fmt.Errorf("unknown stop reason %q (known: end_turn, tool_use, length, pause_turn)", arg)
+		}
 		return func(_ context.Context, _ *request, a *assembler) error { a.msg.Stop = arg; return nil }, nil
 	case "cut":
 		return func(context.Context, *request, *assembler) error { return truncated() }, nil

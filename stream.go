@@ -168,7 +168,14 @@ func (p *httpProvider) attempt(ctx context.Context, key string, r *request, a *a
 func (p *httpProvider) answer(g *guard, resp *http.Response, a *assembler, limits timeouts) error {
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(g, 1<<20))
-		return httpError(resp.StatusCode, resp.Header, text)
+		pe := httpError(resp.StatusCode, resp.Header, text)
+		if resp.StatusCode == http.StatusNotFound {
+			pe.message += " (" + resp.Request.URL.Redacted() + ")"
+		}
+		return pe
+	}
+	if kind := resp.Header.Get("Content-Type"); strings.HasPrefix(kind, "text/html") {
+		return &providerError{message: fmt.Sprintf("%s answered with a web page, not with events: is the base URL right?", resp.Request.URL.Redacted())}
 	}
 	g.expect("the server accepted the request but sent nothing", limits.FirstEvent)
 	return read(g, p.wire.parser(a), limits.Gap)
