@@ -634,8 +634,8 @@ func run(o *options, token string) {
 	p := &process{cancel: cancel}
 	p.out = newWriter(stdout, func() { p.stop(exitNoPipe) })
 	view := &zotView{writer: p.out, opened: o.mode == "json"}
-	var h host = view
 	print := &printHost{writer: p.out}
+	var h host = view
 	if o.mode != "rpc" && o.mode != "json" {
 		h = print
 	}
@@ -645,44 +645,46 @@ func run(o *options, token string) {
 	go p.signals()
 	go watchReader(stdout, func() { p.stop(exitNoPipe) })
 	warn(s.warnings)
-	if o.mode == "rpc" {
-		server := &zotServer{agent: p.agent, view: view, setup: s, token: token}
-		if server.run(os.Stdin) {
-			p.exit(exitRefused)
-		}
-		p.agent.nobodyAnswers("--no-yolo asks before each tool call, and the client has closed its end")
-		p.exit(exitDone)
+	switch o.mode {
+	case "rpc":
+		p.exit(p.serve(&zotServer{agent: p.agent, view: view, setup: s, token: token}))
+	case "json":
+		p.exit(p.answer(s, func() bool { return view.failed }))
+	default:
+		p.exit(p.answer(s, print.finish))
 	}
-	prompt, err := withStdin(o, os.Stdin)
+}
+
+// serve serves a client until its input ends, and returns the exit code.
+func (p *process) serve(server *zotServer) int {
+	if server.run(os.Stdin) {
+		return exitRefused
+	}
+	p.agent.nobodyAnswers("--no-yolo asks before each tool call, and the client has closed its end")
+	return exitDone
+}
+
+// answer runs the prompt of the command line to its end, and returns the exit
+// code. failed is asked when it has ended.
+func (p *process) answer(s *setup, failed func() bool) int {
+	prompt, err := withStdin(s.options, os.Stdin)
 	if err == nil && strings.TrimSpace(prompt) == "" {
 		err = errors.New("there is no prompt: give one as an argument or on standard input")
 	}
 	if err == nil {
-		prompt, _, err = expand(prompt, s.skills, s.templates)
+		prompt, err = expand(prompt, s.skills, s.templates)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "zot: "+err.Error())
-		p.exit(exitUsage)
+		return exitUsage
 	}
-	p.answer(prompt)
-	if print.asked && print.text == "" && !print.failed && ctx.Err() == nil {
-		print.failed = true
-		fmt.Fprintln(os.Stderr, "zot: the model gave no answer")
-	}
-	if print.text != "" {
-		p.out.frame(true, func(dst []byte) []byte { return append(dst, strings.TrimSuffix(print.text, "\n")...) })
-	}
-	if view.failed || print.failed {
-		p.exit(exitFailed)
-	}
-	p.exit(exitDone)
-}
-
-// answer runs one prompt to its end.
-func (p *process) answer(prompt string) {
 	p.agent.submit(nil, p.agent.prompt(prompt, nil), func(bool) {})
 	p.agent.start()
 	p.agent.worker.Wait()
+	if failed() {
+		return exitFailed
+	}
+	return exitDone
 }
 
 // printHost keeps the last answer; everything else that a person should know
@@ -716,6 +718,17 @@ func (h *printHost) event(e *Event) {
 			fmt.Fprintln(os.Stderr, "zot: the answer was cut off at the model's output limit")
 		}
 	}
+}
+
+// finish prints the answer and reports whether there was none.
+func (h *printHost) finish() (failed bool) {
+	if h.text != "" {
+		h.frame(true, func(dst []byte) []byte { return append(dst, strings.TrimSuffix(h.text, "\n")...) })
+	} else if h.asked && !h.failed {
+		h.failed = true
+		fmt.Fprintln(os.Stderr, "zot: the model gave no answer")
+	}
+	return h.failed
 }
 
 // stdinPatience is how long an open pipe on stdin may stay silent before the

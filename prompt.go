@@ -295,27 +295,27 @@ func skillTool(skills []promptFile) *tool {
 }
 
 // expand replaces `/skill:name args` and `/template args` by what they stand
-// for. Any other text comes back as it was, with ok false.
-func expand(text string, skills, templates []promptFile) (out string, ok bool, err error) {
+// for. Any other text comes back as it was.
+func expand(text string, skills, templates []promptFile) (string, error) {
 	end := strings.IndexFunc(text+" ", unicode.IsSpace)
 	command, args := text[:end], strings.TrimSpace(text[end:])
 	for _, s := range skills {
 		if command == "/skill:"+s.name {
-			out = fmt.Sprintf("<skill name=\"%s\" location=\"%s\">\n%s\n</skill>\n\n%s",
+			out := fmt.Sprintf("<skill name=\"%s\" location=\"%s\">\n%s\n</skill>\n\n%s",
 				escapeXML(s.name), escapeXML(s.path), s.body, args)
-			return strings.TrimSpace(out), true, nil
+			return strings.TrimSpace(out), nil
 		}
 	}
 	for _, t := range templates {
 		if command == "/"+t.name {
-			out = substitute(t.body, splitArgs(args))
+			out := substitute(t.body, splitArgs(args))
 			if strings.TrimSpace(out) == "" {
-				return text, false, fmt.Errorf("%s gives an empty text without arguments (%s)", command, t.path)
+				return text, fmt.Errorf("%s gives an empty text without arguments (%s)", command, t.path)
 			}
-			return out, true, nil
+			return out, nil
 		}
 	}
-	return text, false, nil
+	return text, nil
 }
 
 var (

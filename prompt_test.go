@@ -387,26 +387,25 @@ func TestExpand(t *testing.T) {
 	loaded := "<skill name=\"s\" location=\"/a&amp;b/SKILL.md\">\nBody of s\n</skill>"
 	for _, c := range []struct {
 		in, want string
-		ok       bool
 	}{
-		{"/skill:s", loaded, true},
-		{"/skill:s  do \"it\"\nnow\n", loaded + "\n\ndo \"it\"\nnow", true},
-		{"/fix 'a b'", "Fix a b for me.\n\nAll: a b", true},
-		{"/fix\na $1", "Fix a for $1.\n\nAll: a $1", true},
-		{"/fixx a", "/fixx a", false},
-		{"/skill:x a", "/skill:x a", false},
-		{" /fix a", " /fix a", false},
-		{"/", "/", false},
-		{"", "", false},
-		{"/usr/bin/env is what?\n", "/usr/bin/env is what?\n", false},
+		{"/skill:s", loaded},
+		{"/skill:s  do \"it\"\nnow\n", loaded + "\n\ndo \"it\"\nnow"},
+		{"/fix 'a b'", "Fix a b for me.\n\nAll: a b"},
+		{"/fix\na $1", "Fix a for $1.\n\nAll: a $1"},
+		{"/fixx a", "/fixx a"},
+		{"/skill:x a", "/skill:x a"},
+		{" /fix a", " /fix a"},
+		{"/", "/"},
+		{"", ""},
+		{"/usr/bin/env is what?\n", "/usr/bin/env is what?\n"},
 	} {
-		out, ok, err := expand(c.in, skills, templates)
-		if out != c.want || ok != c.ok || err != nil {
-			t.Errorf("%q: %q %v %v, want %q", c.in, out, ok, err, c.want)
+		out, err := expand(c.in, skills, templates)
+		if out != c.want || err != nil {
+			t.Errorf("%q: %q %v, want %q", c.in, out, err, c.want)
 		}
 	}
-	if out, ok, err := expand("/only", skills, templates); ok || out != "/only" || err == nil || !strings.Contains(err.Error(), "without arguments") {
-		t.Errorf("an empty text: %q %v %v", out, ok, err)
+	if out, err := expand("/only", skills, templates); out != "/only" || err == nil || !strings.Contains(err.Error(), "without arguments") {
+		t.Errorf("an empty text: %q %v", out, err)
 	}
 }
 

@@ -452,7 +452,7 @@ func (s *zotServer) promptContent(c *command) (text string, images [][]byte, err
 	if strings.TrimSpace(text) == "" && len(images) == 0 {
 		return "", nil, errors.New(`prompt needs a "message" that is not empty, or images`)
 	}
-	text, _, err = expand(text, s.setup.skills, s.setup.templates)
+	text, err = expand(text, s.setup.skills, s.setup.templates)
 	return text, images, err
 }
 
