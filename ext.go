@@ -89,6 +89,7 @@ type extension struct {
 	pending   map[string]chan object // by type and id of the reply
 	activity  time.Time              // of the last registration
 	noise     int                    // lines that were no frames
+	held      bool                   // its frames wait for a client that does not read
 	dead      string                 // how it ended; "" while it runs
 }
 
@@ -370,7 +371,7 @@ func (e *extension) awaitReady() error {
 		e.host.mu.Unlock()
 		wait := time.Until(until)
 		if wait <= 0 {
-			if until == end {
+			if !until.Before(end) {
 				e.host.notice(e, "warn", fmt.Sprintf("extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log))
 			}
 			return nil
@@ -531,6 +532,7 @@ func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
 	}
 	guard := e.guards["tool_call"]
 	h.mu.Unlock()
+	slices.Sort(panels)
 	for _, id := range panels {
 		h.tell(&Event{Type: "ext_panel_close", Extension: e.Name, Panel: &panel{ID: id}})
 	}
@@ -652,7 +654,15 @@ func (e *extension) show(typ string, o object) {
 		e.logf("unknown frame skipped: %q", typ)
 		return
 	}
+	e.hold(true)
 	e.host.flush()
+	e.hold(false)
+}
+
+func (e *extension) hold(held bool) {
+	e.host.mu.Lock()
+	e.held = held
+	e.host.mu.Unlock()
 }
 
 // greet answers hello.
@@ -973,7 +983,7 @@ func (e *extension) ended() error {
 }
 
 // ask sends a request and waits for its reply: at most wait (0: no limit), and
-// anew after each progress.
+// anew after each progress. Waiting for our own client does not count.
 func (e *extension) ask(ctx context.Context, wait time.Duration, typ string, fields func(dst []byte) []byte, progress func(string)) (object, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -1001,7 +1011,12 @@ func (e *extension) ask(ctx context.Context, wait time.Duration, typ string, fie
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-late:
-			return nil, fmt.Errorf("extension %s did not answer within %v", e.Name, wait)
+			e.host.mu.Lock()
+			held := e.held
+			e.host.mu.Unlock()
+			if !held {
+				return nil, fmt.Errorf("extension %s did not answer within %v", e.Name, wait)
+			}
 		}
 	}
 }
@@ -1344,8 +1359,8 @@ func (c *extCommand) invoke(ctx context.Context, args string) (prompt string) {
 }
 
 // stop ends all extensions at once: shutdown, end of their input, two seconds,
-// then signals. One that is not ready yet has nothing to finish and gets no
-// time.
+// then signals. One that is not ready yet has nothing to finish, and what one
+// that ended has left behind was not asked for: they get signals at once.
 func (h *extHost) stop() (stopped int) {
 	h.mu.Lock()
 	var exts []*extension
@@ -1360,15 +1375,17 @@ func (h *extHost) stop() (stopped int) {
 		if !e.group.alive() {
 			continue
 		}
-		stopped++
+		grace := time.Duration(0)
+		if !isClosed(e.group.exited) {
+			stopped++
+			if isClosed(e.ready) {
+				grace = shutdownWait
+			}
+		}
 		all.Go(func() {
 			e.send(func(dst []byte) []byte { return append(dst, `{"type":"shutdown"}`...) })
 			e.out.close(100 * time.Millisecond)
-			end := time.Now()
-			if isClosed(e.ready) {
-				end = end.Add(shutdownWait)
-			}
-			for e.group.alive() && time.Now().Before(end) {
+			for end := time.Now().Add(grace); e.group.alive() && time.Now().Before(end); {
 				time.Sleep(5 * time.Millisecond)
 			}
 			e.group.kill(500 * time.Millisecond)

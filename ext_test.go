@@ -303,6 +303,42 @@ func TestNotifyFlood(t *testing.T) {
 	}
 }
 
+// TestEarlyFlood: what comes before the client has asked anything is held, but not
+// without end.
+func TestEarlyFlood(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := withScript(t, dir, "turn\n", puppet(t, dir, "chatty", greeting(`on hello_ack repeat 1500 say {"type":"notify","message":"m"}`,
+		onHello(`{"type":"subscribe","events":["session_start"]}`)))...)
+	awaitFrame(t, dir, "chatty", "session_start")
+	p.send(`{"id":1,"type":"ping"}`, `{"id":2,"type":"clear"}`)
+	frames := p.until("command", "clear")
+	if frames[0]["command"] != "ping" || len(frames) != maxHeld+3 || !strings.Contains(fmt.Sprint(frames[maxHeld+1]["message"]), "500 more notices") {
+		t.Errorf("%d frames, the first is %v, the last but one %v", len(frames), frames[0], frames[len(frames)-2])
+	}
+}
+
+// TestGuardOfSlowClient: a guard that has something to say is not passed over
+// because the client does not read what it says.
+func TestGuardOfSlowClient(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ext := puppet(t, dir, "guard", greeting(onHello(`{"type":"subscribe","intercept":["tool_call"]}`),
+		`on event_intercept repeat 5000 say {"type":"notify","message":"`+strings.Repeat("x", 1000)+`"}`,
+		`on event_intercept {"type":"event_intercept_response","id":"$id","block":true,"reason":"no"}`))
+	p := withScript(t, dir, "turn\ncall bash {\"command\":\"touch done\"}\nturn\ntext x\n", ext...)
+	p.send(`{"type":"prompt","message":"go"}`)
+	awaitFrame(t, dir, "guard", "event_intercept")
+	time.Sleep(hookWait + time.Second) // nothing is read meanwhile: this is the case to show
+	frames := p.until("type", "done")
+	if n := len(notices(frames)); n != 5000 {
+		t.Errorf("%d notices", n)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "done")); err == nil {
+		t.Error("the call was made")
+	}
+}
+
 // TestStartUp: nothing but prompts waits for an extension that takes long, and
 // they no longer than five seconds.
 func TestStartUp(t *testing.T) {
@@ -583,7 +619,7 @@ func TestSystemPromptAborted(t *testing.T) {
 }
 
 // TestDeferredRequests: a deferred tool is offered behind the others once it was
-// activated, and in follow-ups.
+// activated, in follow-ups and after a compaction.
 func TestDeferredRequests(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -591,10 +627,11 @@ func TestDeferredRequests(t *testing.T) {
 		`on tool_call {"type":"tool_result","id":"$id","content":[],"activate_tools":["later","nosuch"]}`))
 	d := newDouble(t, answer{body: sseCall("c1", "enable", `{}`)}, textAnswer("ok"))
 	p := startZot(t, dir, nil, anthropicFlags("rpc", d, ext...)...)
-	p.send(`{"type":"prompt","message":"go"}`, `{"type":"prompt","message":"go"}`)
-	p.until("type", "done")
-	p.until("type", "done")
-	for i, want := range []string{"[read write edit bash enable]", "[read write edit bash enable later]", "[read write edit bash enable later]"} {
+	p.send(`{"type":"prompt","message":"go"}`, `{"type":"prompt","message":"go"}`, `{"type":"compact"}`, `{"type":"prompt","message":"go"}`)
+	for range 4 {
+		p.until("type", "done")
+	}
+	for i, want := range []string{"[read write edit bash enable]", "[read write edit bash enable later]", "[read write edit bash enable later]", "[]", "[read write edit bash enable later]"} {
 		var tools []struct{ Name string }
 		json.Unmarshal(d.sent(i)["tools"], &tools)
 		if got := strings.NewReplacer("{", "", "}", "").Replace(fmt.Sprint(tools)); got != want {
