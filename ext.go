@@ -91,6 +91,7 @@ type extension struct {
 	noise     int                    // lines that were no frames
 	held      bool                   // its frames wait for a client that does not read
 	dead      string                 // how it ended; "" while it runs
+	stopped   bool                   // we ended it
 }
 
 // extCommand is a registered command, in the spelling of its extension.
@@ -249,7 +250,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	go func() { // ends with the last start
 		all.Wait()
 		for _, e := range exts {
-			if e.err != nil {
+			if e.err != nil && !e.ours() {
 				h.notice(e, "error", e.err.Error())
 			}
 		}
@@ -536,11 +537,10 @@ func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
 	for _, id := range panels {
 		h.tell(&Event{Type: "ext_panel_close", Extension: e.Name, Panel: &panel{ID: id}})
 	}
-	expected := e.out.closing() || h.ctx.Err() != nil
 	e.out.close(0)
 	close(e.gone)
 	<-e.ready
-	if !expected && e.err == nil { // else it is told with the start, or nothing to tell
+	if !e.ours() && e.err == nil { // else it is told with the start, or nothing to tell
 		lost := "its tools and commands no longer work"
 		if guard {
 			lost += ", and its guard over tool calls is gone"
@@ -550,6 +550,13 @@ func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
 	for _, replies := range pending {
 		close(replies)
 	}
+}
+
+// ours reports whether the end of the extension is our doing.
+func (e *extension) ours() bool {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	return e.stopped || e.host.ctx.Err() != nil
 }
 
 // logf writes a line to the extension's log.
@@ -1365,7 +1372,7 @@ func (h *extHost) stop() (stopped int) {
 	h.mu.Lock()
 	var exts []*extension
 	for _, e := range h.exts {
-		if e.group != nil {
+		if e.stopped = true; e.group != nil {
 			exts = append(exts, e)
 		}
 	}

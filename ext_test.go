@@ -318,24 +318,21 @@ func TestEarlyFlood(t *testing.T) {
 	}
 }
 
-// TestGuardOfSlowClient: a guard that has something to say is not passed over
-// because the client does not read what it says.
-func TestGuardOfSlowClient(t *testing.T) {
+// TestSlowClient: what an extension answers in time counts, even if it waits for
+// the client to read what was said before.
+func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	ext := puppet(t, dir, "guard", greeting(onHello(`{"type":"subscribe","intercept":["tool_call"]}`),
-		`on event_intercept repeat 5000 say {"type":"notify","message":"`+strings.Repeat("x", 1000)+`"}`,
-		`on event_intercept {"type":"event_intercept_response","id":"$id","block":true,"reason":"no"}`))
-	p := withScript(t, dir, "turn\ncall bash {\"command\":\"touch done\"}\nturn\ntext x\n", ext...)
+	ext := puppet(t, dir, "chatty", greeting(onHello(`{"type":"register_tool","name":"t","timeout_ms":500}`),
+		`on tool_call repeat 5000 say {"type":"notify","message":"`+strings.Repeat("x", 1000)+`"}`,
+		`on tool_call {"type":"tool_result","id":"$id","content":[]}`))
+	p := withScript(t, dir, "turn\ncall t {}\nturn\ntext x\n", ext...)
 	p.send(`{"type":"prompt","message":"go"}`)
-	awaitFrame(t, dir, "guard", "event_intercept")
-	time.Sleep(hookWait + time.Second) // nothing is read meanwhile: this is the case to show
-	frames := p.until("type", "done")
-	if n := len(notices(frames)); n != 5000 {
-		t.Errorf("%d notices", n)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "done")); err == nil {
-		t.Error("the call was made")
+	awaitFrame(t, dir, "chatty", "tool_call")
+	time.Sleep(1500 * time.Millisecond) // nothing is read meanwhile: this is the case to show
+	frames := p.until("type", "tool_result")
+	if n := len(notices(frames)); n != 5000 || frames[len(frames)-1]["is_error"] != false {
+		t.Errorf("%d notices, %v", n, frames[len(frames)-1])
 	}
 }
 
