@@ -253,6 +253,7 @@ const (
 	maxWait     = 5 * time.Minute // longer waits that a server asks for end the run
 	toolGrace   = 1500 * time.Millisecond
 	maxParallel = 8 // calls that only read
+	maxPauses   = 10
 )
 
 // submit accepts a job; start lets it run. accepted is called under the lock:
@@ -395,7 +396,7 @@ func (a *Agent) prompt(text string, images [][]byte) func(*job) *Event {
 				}
 			}
 		}
-		a.add(j, &Message{Role: "user", Content: promptBlocks(text, images), Time: time.Now()}, &Event{Type: "user_message", ID: j.id})
+		a.add(j, &Message{Role: "user", Content: promptBlocks(j.ctx, text, images), Time: time.Now()}, &Event{Type: "user_message", ID: j.id})
 		a.ext.wait(j.ctx)
 		a.tools = slices.Clone(a.builtin)
 		for _, t := range a.ext.allTools() {
@@ -441,8 +442,11 @@ func (a *Agent) loop(j *job) *Event {
 		switch {
 		case len(calls) > 0:
 			a.runTools(j, m, calls)
-		case m.Stop == "pause_turn" && pauses < 10:
-			pauses++
+		case m.Stop == "pause_turn":
+			if pauses++; pauses > maxPauses {
+				a.emit(j, &Event{Type: "error", Text: fmt.Sprintf("stopped: the model paused its turn %d times in a row", pauses)})
+				return &Event{Type: "done", ID: j.id}
+			}
 		case isHollow(m) && hollow == 0:
 			hollow++ // ask once more: some models think and then forget to speak
 		default:
@@ -554,7 +558,7 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 			a.emit(j, e)
 		}
 	}
-	retries, compactions := 0, 0
+	retries, compacted := 0, false
 	for {
 		m, err := a.provider.call(j.ctx, a.request(j, a.messages), on)
 		if err == nil && !started {
@@ -576,8 +580,10 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 			return m, shown, err
 		}
 		switch {
-		case pe.overflow && a.autoCompact && compactions < 3:
-			compactions++
+		case pe.overflow && compacted:
+			return m, shown, fmt.Errorf("%w (after compaction: what is left, %d messages or about %d tokens, does not fit)", err, len(a.messages), a.contextTokens())
+		case pe.overflow && a.autoCompact:
+			compacted = true
 			if cerr := a.compactNow(j); cerr != nil {
 				return m, shown, fmt.Errorf("%w (and making room failed: %w)", err, cerr)
 			}
@@ -605,7 +611,7 @@ func (a *Agent) request(j *job, messages []*Message) *request {
 		model:     a.model,
 		system:    a.system,
 		tools:     a.tools,
-		messages:  repair(messages),
+		messages:  boundImages(repair(messages)),
 		reasoning: a.model.clamp(a.reasoning),
 		pause:     func() { a.host.flush(j.ctx) },
 	}
@@ -909,17 +915,44 @@ func repair(messages []*Message) []*Message {
 }
 
 // promptBlocks is the content of a user message. An image that no provider
-// would take becomes a note.
-func promptBlocks(text string, images [][]byte) (blocks []Block) {
+// would take becomes a note, and so does one that an abort overtook.
+func promptBlocks(ctx context.Context, text string, images [][]byte) (blocks []Block) {
 	if strings.TrimSpace(text) != "" {
 		blocks = append(blocks, Block{Type: "text", Text: strings.ToValidUTF8(text, "\ufffd")})
 	}
 	for i, data := range images {
-		b, err := prepareImage(data)
+		b, err := Block{}, context.Cause(ctx)
+		if err == nil {
+			b, err = prepareImage(data)
+		}
 		if err != nil {
 			b = Block{Type: "text", Text: fmt.Sprintf("[image %d was left out: %v]", i+1, err)}
 		}
 		blocks = append(blocks, b)
 	}
 	return blocks
+}
+
+// maxImages bounds the images of one request, in bytes of base64: providers
+// refuse requests of more than about 30 MB.
+const maxImages = 20 << 20
+
+// boundImages replaces the oldest images by notes until the rest fit into a
+// request.
+func boundImages(messages []*Message) []*Message {
+	out, total := messages, 0
+	for i, m := range slices.Backward(messages) {
+		for k, b := range slices.Backward(m.Content) {
+			if total += len(b.Data); b.Type != "image" || total <= maxImages {
+				continue
+			}
+			if out[i] == m { // a message in the transcript is not changed
+				out = slices.Clone(out)
+				out[i] = &Message{Role: m.Role, Content: slices.Clone(m.Content), Time: m.Time, CallID: m.CallID,
+					ToolName: m.ToolName, IsError: m.IsError, Activate: m.Activate}
+			}
+			out[i].Content[k] = Block{Type: "text", Text: "[an image was here; there were too many for one request]"}
+		}
+	}
+	return out
 }

@@ -319,7 +319,7 @@ func TestCutPoint(t *testing.T) {
 		want     int
 	}{
 		{nil, 0},
-		{[]*Message{userText("x")}, 1},
+		{[]*Message{userText("x")}, 0},
 		{[]*Message{userText(long), call, result}, 1},
 		{[]*Message{userText(long), call, result, userText("y")}, 3},
 		{[]*Message{userText(long), userText(long), userText(long), call, result, call, result}, 3},
@@ -329,5 +329,87 @@ func TestCutPoint(t *testing.T) {
 		if got := a.cutPoint(); got != c.want {
 			t.Errorf("%d messages: %d, want %d", len(c.messages), got, c.want)
 		}
+	}
+}
+
+// TestKeyInError: a server that repeats the key, at any place of a long body,
+// does not make us tell it; and the error stays short.
+func TestKeyInError(t *testing.T) {
+	key := "sk-0123456789abcdef"
+	for _, before := range []int{0, 480, 490, 990, 5000} {
+		d := newDouble(t, answer{status: 400, body: strings.Repeat("a", before) + key + strings.Repeat("b", 5000)})
+		m := catalogModel(t, "groq", "openai/gpt-oss-120b", d.URL)
+		p := newHTTPProvider(m, func() (string, error) { return key, nil }, timeouts{})
+		_, err := p.call(context.Background(), &request{model: m, messages: []*Message{userText("hi")}}, func(delta) {})
+		if err == nil || strings.Contains(err.Error(), key[:8]) || len(err.Error()) > 1200 {
+			t.Errorf("%d: %v", before, err)
+		}
+	}
+}
+
+// TestCompleteThenBroken: an answer with a finish reason is complete, however the
+// connection ends.
+func TestCompleteThenBroken(t *testing.T) {
+	body := "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"all\"},\"finish_reason\":\"stop\"}]}\n\n"
+	d := newDouble(t, answer{write: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, body)
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}})
+	m, _, err := callModel(t, &request{model: catalogModel(t, "groq", "openai/gpt-oss-120b", d.URL), messages: []*Message{userText("hi")}})
+	if err != nil || m.text() != "all" || m.Stop != "end_turn" {
+		t.Errorf("%q %s %v", m.text(), m.Stop, err)
+	}
+}
+
+// TestHopeless: a provider that always says overflow, but does write summaries,
+// is asked three times, and the error says what did not fit.
+func TestHopeless(t *testing.T) {
+	overflow := answer{status: 400, body: `{"error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 8 maximum"}}`}
+	d := newDouble(t, textAnswer("one"), overflow, textAnswer("## Goal\nnotes"), overflow)
+	p := startZot(t, t.TempDir(), nil, anthropicFlags("rpc", d)...)
+	p.send(`{"id":1,"type":"prompt","message":"hi"}`, `{"id":2,"type":"prompt","message":"keep this question"}`)
+	frames := p.until("type", "done", "prompt_id", 2.0)
+	end := frames[len(frames)-2]
+	if end["type"] != "error" || !strings.Contains(fmt.Sprint(end["message"]), "after compaction") || d.count() != 4 {
+		t.Errorf("%d requests, %v", d.count(), end)
+	}
+	if body := string(d.sent(3)["messages"]); !strings.Contains(body, "keep this question") {
+		t.Errorf("the question was lost: %s", body)
+	}
+}
+
+// TestSnapshotAfterEvents: get_messages is never older than what was told.
+func TestSnapshotAfterEvents(t *testing.T) {
+	p := scripted(t, strings.Repeat("turn\ncall bash {\"command\":\"true\"}\n", 30)+"turn\ntext x\n")
+	p.send(`{"id":"p","type":"prompt","message":"go"}`)
+	p.send(`{"id":"m","type":"get_messages"}`)
+	told := 0
+	for {
+		f := p.frame()
+		switch f["type"] {
+		case "user_message", "assistant_message", "tool_result":
+			told++
+		case "done":
+			return
+		}
+		if f["id"] == "m" && f["command"] == "get_messages" {
+			if n := len(f["data"].(map[string]any)["messages"].([]any)); n < told {
+				t.Fatalf("%d messages after %d were told", n, told)
+			}
+			p.send(`{"id":"m","type":"get_messages"}`)
+		}
+	}
+}
+
+// TestBoundImages: the newest images stay.
+func TestBoundImages(t *testing.T) {
+	image := func(mib int) Block { return Block{Type: "image", Data: strings.Repeat("x", mib<<20)} }
+	old := &Message{Role: "user", Content: []Block{image(8), {Type: "text", Text: "t"}, image(8)}}
+	now := &Message{Role: "user", Content: []Block{image(9)}}
+	out := boundImages([]*Message{old, now})
+	if out[0].Content[0].Type != "text" || out[0].Content[2].Type != "image" || out[1] != now || old.Content[0].Type != "image" {
+		t.Error("not the oldest image, or not that one alone, was replaced")
 	}
 }

@@ -1,8 +1,8 @@
 // The bash tool. Rules kept here:
 //
 //   - The end of the output matters most and is kept; all of it goes to a file
-//     once it is more than a result holds. Memory is constant, whatever a
-//     command prints, and a command never waits for our reader.
+//     when a result does not hold it. Memory is constant, whatever a command
+//     prints, and a command never waits for our reader.
 //   - The command ends with its shell. What that left in the background may
 //     hold the pipe as long as it likes: it is drained to nowhere, told in the
 //     result and ended with us.
@@ -13,12 +13,11 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -36,10 +35,12 @@ const (
 	progressKeep = 8 << 10
 	progressGap  = 100 * time.Millisecond
 
-	killGrace  = time.Second // with killWait and a short drain below two seconds
-	drainPoll  = 10 * time.Millisecond
-	drainQuiet = 25  // polls without output that end the drain
-	drainMax   = 100 // polls
+	killGrace = time.Second // with killWait and settleKilled less than toolGrace
+
+	settleTick   = 10 * time.Millisecond
+	settleQuiet  = 25  // ticks without output that end the wait for more
+	settleMax    = 100 // ticks
+	settleKilled = 15  // ticks, after a kill
 )
 
 // quietEnv keeps programs from asking.
@@ -53,10 +54,7 @@ var quietEnv = []string{
 func quiet(env []string) []string {
 	for _, v := range quietEnv {
 		name, _, _ := strings.Cut(v, "=")
-		set := slices.ContainsFunc([]string{"true", "false", ":", "cat"}, func(value string) bool {
-			return slices.Contains(env, name+"="+value)
-		})
-		if !set {
+		if !slices.Contains([]string{"true", "false", ":", "cat"}, os.Getenv(name)) {
 			env = append(env, v) // of two values the last counts
 		}
 	}
@@ -80,7 +78,7 @@ type truncation struct {
 
 func (e *toolEnv) bash(ctx context.Context, a *arguments, progress func(string)) (result toolResult, err error) {
 	command, seconds := a.str("command"), a.number("timeout", bashTimeout)
-	if a.problem != "" {
+	if a.err != nil {
 		return result, nil
 	}
 	asked := seconds
@@ -134,10 +132,10 @@ type shellResult struct {
 }
 
 // runShell runs a command until its shell exits, ctx ends or timeout (0: none)
-// is over, and returns within two seconds from then. Only runShell calls
-// progress, which may be nil and must not block, with new output as plain text.
+// is over, and returns within two seconds from then. It calls progress, which
+// may be nil and must not block, with new output as plain text.
 func runShell(ctx context.Context, e *toolEnv, command string, timeout time.Duration, progress func(string)) (*shellResult, error) {
-	cmd, err := shellCommand(command)
+	shell, err := findShell()
 	if err != nil {
 		return nil, err
 	}
@@ -145,6 +143,7 @@ func runShell(ctx context.Context, e *toolEnv, command string, timeout time.Dura
 	if err != nil {
 		return nil, fmt.Errorf("could not make a pipe for the command: %w", err)
 	}
+	cmd := exec.Command(shell, "-c", command)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = e.cwd, quiet(childEnv(e.dropEnv)), w, w
 	g, err := startGroup(cmd)
 	w.Close()
@@ -152,47 +151,35 @@ func runShell(ctx context.Context, e *toolEnv, command string, timeout time.Dura
 		r.Close()
 		return nil, fmt.Errorf("could not start the command: %w", err)
 	}
-	out := &output{fresh: make(chan struct{}, 1)}
-	go out.drain(r)
-
-	var over <-chan time.Time
+	chunks, done := make(chan []byte), make(chan struct{})
+	defer close(done)
+	go drain(r, chunks, done)
 	if timeout > 0 {
-		timer := time.NewTimer(timeout)
-		defer timer.Stop()
-		over = timer.C
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
 	}
-	if progress == nil {
-		progress = func(string) {}
-	}
+
 	res := &shellResult{}
-	fresh, gap := out.fresh, (<-chan time.Time)(nil)
-	for running := true; running; {
-		select {
-		case <-fresh:
-			out.flush(progress)
-			fresh, gap = nil, time.After(progressGap)
-		case <-gap:
-			fresh, gap = out.fresh, nil
-		case <-g.exited:
-			running = false
-		case <-ctx.Done():
-			res.aborted, running = true, false
-		case <-over:
-			res.timedOut, running = true, false
-		}
+	out := &output{chunks: chunks, progress: progress}
+	out.collect(g.exited, ctx.Done())
+	ticks := settleMax
+	select {
+	case <-g.exited:
+	default:
+		res.timedOut = ctx.Err() == context.DeadlineExceeded
+		res.aborted = !res.timedOut
+		killed := make(chan struct{})
+		go func() { g.kill(killGrace); close(killed) }() // in its own goroutine: dying may need to print
+		out.collect(killed, nil)
+		ticks = settleKilled
 	}
-	polls := drainMax
-	if res.aborted || res.timedOut {
-		g.kill(killGrace)
-		polls = drainQuiet
-	}
-	left := out.settle(g, polls)
-	out.flush(progress)
+	out.settle(g, ticks)
 	out.finish(res)
 	switch {
 	case g.alive():
 		res.notes = append(res.notes, fmt.Sprintf("[A background process is still running, in process group %d. It is ended when zot exits; to end it now: kill -- -%[1]d]", g.pgid))
-	case left:
+	case out.chunks != nil:
 		res.notes = append(res.notes, "[A background process that left the command's process group still holds the output]")
 	}
 	select {
@@ -203,209 +190,190 @@ func runShell(ctx context.Context, e *toolEnv, command string, timeout time.Dura
 	return res, nil
 }
 
-func shellCommand(command string) (*exec.Cmd, error) {
-	for _, shell := range []string{"bash", "sh"} {
-		if path, err := exec.LookPath(shell); err == nil {
-			return exec.Command(path, "-c", command), nil
+func findShell() (path string, err error) {
+	for _, name := range []string{"bash", "sh"} {
+		if path, err = exec.LookPath(name); err == nil {
+			return path, nil
 		}
 	}
-	if runtime.GOOS == "windows" {
-		return exec.Command("cmd", "/C", command), nil
-	}
-	return nil, errors.New("there is neither bash nor sh in PATH")
+	return "", fmt.Errorf("there is neither bash nor sh: %w", err)
 }
 
-// output collects what a command prints. drain alone writes to it.
-type output struct {
-	fresh chan struct{} // holds a token while there is output that flush has not seen
-	seq   byte          // flush's place in an escape sequence
-
-	mu      sync.Mutex
-	tail    []byte // the end of the output: all, or at least tailKeep bytes
-	total   int64  // bytes
-	lines   int    // line ends
-	pending []byte // what flush has not seen, its end
-	skipped int    // bytes that flush will not see
-	ended   bool   // nobody can print any more
-	closed  bool   // the result is made, the rest is not for it
-
-	file    *os.File // has all output, once that is more than a result holds
-	fileErr error    // why it does not
-}
-
-// drain reads until nobody holds the other end of the pipe: neither the
-// command nor what it left in the background.
-func (o *output) drain(r *os.File) {
+// drain reads until nobody holds the other end of the pipe, neither the command
+// nor what it left in the background, and then closes chunks. A chunk is valid
+// until the next is received. Once done is closed, output goes nowhere.
+func drain(r *os.File, chunks chan<- []byte, done <-chan struct{}) {
 	defer r.Close()
-	buf := make([]byte, 64<<10)
-	for open := true; open; {
-		n, err := r.Read(buf)
-		o.save(buf[:n]) // first: the file must not be behind the result
-		open = o.add(buf[:n], err != nil)
+	var buffers [2][64 << 10]byte // one is filled while the receiver has the other
+	for i := 0; ; i ^= 1 {
+		n, err := r.Read(buffers[i][:])
+		if err != nil {
+			close(chunks)
+			return
+		}
+		select {
+		case chunks <- buffers[i][:n]:
+		case <-done:
+			io.Copy(io.Discard, r)
+			return
+		}
 	}
-	if o.file != nil {
-		o.file.Close()
-	}
-	io.Copy(io.Discard, r)
 }
 
-// save puts new output into the file as soon as the result might not hold all
-// (bytes that are not UTF-8 take three there).
-func (o *output) save(b []byte) {
-	if o.fileErr != nil || o.file == nil && o.total+int64(len(b)) <= maxBytes/3 && o.lines+bytes.Count(b, lf) <= maxLines {
+// output is what a command printed. runShell's goroutine owns it.
+type output struct {
+	chunks <-chan []byte // nil when nobody can print any more
+	tail   []byte        // the end: all, or at least tailKeep bytes
+	total  int64         // bytes
+	lines  int           // line ends
+
+	file    *os.File // has what is no longer in tail; at the end all, if a result does not
+	saved   int      // bytes in file
+	fileErr error    // why not all is in file
+
+	progress func(string)
+	fresh    int64            // bytes that progress has not got, the last ones
+	due      <-chan time.Time // when it gets them; nil when there are none
+}
+
+// collect takes output until one of the two channels, which may be nil, is
+// closed.
+func (o *output) collect(stop, stopToo <-chan struct{}) {
+	for {
+		select {
+		case b, open := <-o.chunks:
+			o.add(b, open)
+		case <-o.due:
+			o.flush()
+		case <-stop:
+			return
+		case <-stopToo:
+			return
+		}
+	}
+}
+
+// settle takes, after the shell's end, what is still to come: until nobody can
+// print any more, nothing has come for a while, or ticks are used up. Ticks are
+// counted, not time: a machine that stood still loses no output.
+func (o *output) settle(g *group, ticks int) {
+	tick := time.Tick(settleTick)
+	for quiet := 0; ticks > 0 && quiet < settleQuiet && (o.chunks != nil || g.alive()); {
+		select {
+		case b, open := <-o.chunks:
+			o.add(b, open)
+			quiet = 0
+		case <-tick:
+			quiet++
+			ticks--
+		}
+	}
+}
+
+func (o *output) add(b []byte, open bool) {
+	if !open {
+		o.chunks = nil
 		return
-	}
-	file, err := o.file, error(nil)
-	if file == nil {
-		if file, err = createSpill(); err == nil {
-			_, err = file.Write(o.tail)
-		}
-	}
-	if room := spillMax - o.total; err == nil {
-		if _, err = file.Write(b[:min(int64(len(b)), room)]); err == nil && int64(len(b)) > room {
-			err = fmt.Errorf("cut after %d MiB", spillMax>>20)
-		}
-	}
-	o.mu.Lock()
-	o.file, o.fileErr = file, err
-	o.mu.Unlock()
-}
-
-// add reports whether more can be added.
-func (o *output) add(b []byte, last bool) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.ended = last; o.closed {
-		return false
 	}
 	o.total += int64(len(b))
 	o.lines += bytes.Count(b, lf)
-	if o.tail = append(o.tail, b...); len(o.tail) > 2*tailKeep {
-		o.tail = o.tail[:copy(o.tail, o.tail[len(o.tail)-tailKeep:])]
+	if o.tail = append(o.tail, b...); len(o.tail) >= 2*tailKeep {
+		old := o.tail[:len(o.tail)-tailKeep]
+		o.save(old)
+		o.tail = o.tail[:copy(o.tail, o.tail[len(old):])]
 	}
-	o.pending = append(o.pending, b...)
-	if n := len(o.pending) - progressKeep; n > 0 {
-		o.pending = o.pending[:copy(o.pending, o.pending[n:])]
-		o.skipped += n
-	}
-	select {
-	case o.fresh <- struct{}{}:
-	default:
-	}
-	return !last
-}
-
-// flush hands on what is new, or of very much the end, in whole characters.
-func (o *output) flush(progress func(string)) {
-	o.mu.Lock()
-	b, skipped := bytes.Clone(o.pending), o.skipped
-	if !o.ended {
-		b = wholeRunes(b)
-	}
-	o.pending, o.skipped = o.pending[:copy(o.pending, o.pending[len(b):])], 0
-	o.mu.Unlock()
-	var text []byte
-	if skipped > 0 {
-		whole := dropPartial(b)
-		text = fmt.Appendf(nil, "[... %d bytes skipped ...]\n", skipped+len(b)-len(whole))
-		b, o.seq = whole, 0
-	}
-	if text = appendPlain(text, b, &o.seq); len(text) > 0 {
-		progress(string(text))
+	if o.fresh += int64(len(b)); o.due == nil {
+		o.due = time.After(progressGap)
 	}
 }
 
-// settle waits, after the shell's exit, for what is still to come: until
-// nobody can print any more, nothing has come for a while, or polls are used
-// up. Polls are counted, not time: a machine that stood still loses no output.
-// It reports whether somebody can print.
-func (o *output) settle(g *group, polls int) bool {
-	var seen int64
-	for quiet := 0; ; quiet++ {
-		o.mu.Lock()
-		total, ended := o.total, o.ended
-		o.mu.Unlock()
-		if ended && !g.alive() {
-			return false
-		}
-		if total != seen {
-			seen, quiet = total, 0
-		}
-		if polls--; polls < 0 || quiet == drainQuiet {
-			return !ended
-		}
-		time.Sleep(drainPoll)
+// save appends to the file of the full output.
+func (o *output) save(b []byte) {
+	if o.file == nil && o.fileErr == nil {
+		o.file, o.fileErr = createSpill()
+	}
+	if o.fileErr != nil {
+		return
+	}
+	n := min(len(b), spillMax-o.saved)
+	o.saved += n
+	if _, o.fileErr = o.file.Write(b[:n]); o.fileErr == nil && n < len(b) {
+		o.fileErr = fmt.Errorf("cut after %d MiB", spillMax>>20)
 	}
 }
 
-// finish closes the output. It puts its end, and what there is to say about
-// the rest, into res.
+// flush hands on what is new, or of very much the end. What may be the
+// beginning of a character or an escape sequence waits for its end.
+func (o *output) flush() {
+	o.due = nil
+	b, skipped := o.tail[len(o.tail)-int(min(o.fresh, progressKeep)):], ""
+	if o.fresh > progressKeep {
+		b = dropPartial(b)
+		skipped = fmt.Sprintf("[... %d bytes skipped ...]\n", o.fresh-int64(len(b)))
+	}
+	o.fresh = 0
+	if o.chunks != nil {
+		whole := wholeText(b)
+		o.fresh = int64(len(b) - len(whole))
+		b = whole
+	}
+	if text := skipped + string(plainText(b)); text != "" && o.progress != nil {
+		o.progress(text)
+	}
+}
+
+// finish puts the end of the output, and what there is to say about the rest,
+// into res.
 func (o *output) finish(res *shellResult) {
-	o.mu.Lock()
-	o.closed = true // from now on nothing of o changes but ended and file
-	file, fileErr := o.file, o.fileErr
-	o.mu.Unlock()
-
-	raw := o.tail
-	cut := o.total > int64(len(raw))
+	o.flush()
+	raw, cut := o.tail, o.total > int64(len(o.tail))
 	if cut {
 		raw = dropPartial(raw)
 	}
-	text := string(appendPlain(nil, raw, new(byte)))
-	shown, by := tailOf(text)
-	res.output = shown
-	if !cut && by == "" {
-		if file != nil {
-			os.Remove(file.Name())
-		}
+	shown, by := lastLines(plainText(raw))
+	res.output = string(shown)
+	if by == "" && !cut {
 		return
-	}
-
-	lines, n := o.lines, strings.Count(shown, "\n")
-	if !strings.HasSuffix(shown, "\n") {
-		lines, n = lines+1, n+1
 	}
 	if by == "" {
 		by = "bytes"
+	}
+	lines, n := o.lines, bytes.Count(shown, lf)
+	if !bytes.HasSuffix(shown, lf) {
+		lines, n = lines+1, n+1
 	}
 	res.truncation = &truncation{true, by, lines, o.total, n, len(shown)}
 	note := fmt.Sprintf("Showing lines %d-%d of %d.", lines-n+1, lines, lines)
 	if n == 1 {
 		note = fmt.Sprintf("Showing the last %d bytes of line %d of %[2]d.", len(shown), lines)
 	}
-	if file == nil {
-		note += fmt.Sprintf(" The full output was not kept: %v", fileErr)
+	if o.save(o.tail); o.file == nil {
+		note += fmt.Sprintf(" The full output was not kept: %v", o.fileErr)
 	} else {
-		name := file.Name()
+		o.file.Close()
+		name := o.file.Name()
+		unnamedSpills.Delete(name)
 		res.fullOutput = &name
-		nameSpill(name)
-		if note += " Full output: " + name; fileErr != nil {
-			note += fmt.Sprintf(" (%v)", fileErr)
+		if note += " Full output: " + name; o.fileErr != nil {
+			note += fmt.Sprintf(" (%v)", o.fileErr)
 		}
 	}
 	res.notes = append(res.notes, "["+note+"]")
 }
 
-// tailOf returns the last lines that fit into a result, and the limit that
-// keeps out the rest: "lines", "bytes" or, if nothing is out, "". Of a last
-// line that does not fit it returns the end.
-func tailOf(text string) (tail, limit string) {
+// lastLines returns the last lines that fit into a result, or the end of the
+// last line if that alone does not fit, and the limit that keeps out the rest:
+// "lines", "bytes" or, if nothing is out, "".
+func lastLines(text []byte) (tail []byte, limit string) {
 	start := len(text)
-	for n := 0; start > 0; n++ {
-		if n == maxLines {
-			return text[start:], "lines"
-		}
-		line := strings.LastIndexByte(text[:start-1], '\n') + 1
-		if len(text)-line > maxBytes {
-			if n == 0 {
-				start = len(text) - maxBytes
-				for !utf8.RuneStart(text[start]) {
-					start++
-				}
-			}
-			return text[start:], "bytes"
-		}
-		start = line
+	for n := 0; n < maxLines && start > 0; n++ {
+		start = bytes.LastIndexByte(text[:start-1], '\n') + 1
+	}
+	switch {
+	case len(text)-start > maxBytes:
+		return dropPartial(text[len(text)-maxBytes:]), "bytes"
+	case start > 0:
+		return text[start:], "lines"
 	}
 	return text, ""
 }
@@ -416,99 +384,59 @@ func dropPartial(b []byte) []byte {
 	if i := bytes.IndexByte(b, '\n'); i >= 0 && i+1 < len(b) {
 		return b[i+1:]
 	}
-	for i := range min(len(b), utf8.UTFMax) {
-		if utf8.RuneStart(b[i]) {
-			return b[i:]
-		}
+	for len(b) > 0 && !utf8.RuneStart(b[0]) {
+		b = b[1:]
 	}
 	return b
 }
 
-// appendPlain appends src to dst as plain text: valid UTF-8 without escape
-// sequences, carriage returns and other control characters. seq is 0 or where
-// src begins in an escape sequence, and is set to where it ends.
-func appendPlain(dst, src []byte, seq *byte) []byte {
-	for len(src) > 0 {
-		r, n := rune(src[0]), 1
-		if r >= utf8.RuneSelf {
-			r, n = utf8.DecodeRune(src)
+// escape matches an escape sequence (ECMA-48), complete or as far as it goes:
+// a control sequence, a string, or anything short. None is longer than a line.
+// openEscape matches one that may go on.
+var (
+	escape     = regexp.MustCompile(`\x1b(?:\[[ -?]*[@-~]?|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\|\x1b$)?|[ -/]*[0-~]?)`)
+	openEscape = regexp.MustCompile(`(?:` + escape.String() + `)$`)
+)
+
+// plainText makes valid UTF-8 without escape sequences, carriage returns and
+// other control characters.
+func plainText(b []byte) []byte {
+	return bytes.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
 		}
-		src = src[n:]
-		switch {
-		case r == '\n':
-			*seq = 0 // a stray escape hides the rest of its line at most
-			dst = append(dst, '\n')
-		case *seq != 0 || r == 0x1b:
-			*seq = escape(*seq, r)
-		case r == '\t' || !unicode.IsControl(r):
-			dst = utf8.AppendRune(dst, r)
-		}
+		return r
+	}, escape.ReplaceAll(b, nil))
+}
+
+// wholeText takes what may go on, a character or an escape sequence, off the
+// end of a text.
+func wholeText(b []byte) []byte {
+	b = wholeRunes(b)
+	if at := openEscape.FindIndex(b); at != nil {
+		return b[:at[0]]
 	}
-	return dst
+	return b
 }
 
-// escape takes one character of an escape sequence (ECMA-48) and returns what
-// state it leads to: 0 out of the sequence, ESC behind an ESC, '[' into a
-// control sequence, ']' into a string, '\\' behind an ESC in a string.
-func escape(state byte, r rune) byte {
-	switch {
-	case state == 0:
-		return 0x1b
-	case state == 0x1b && r == '[', state == '[' && r >= ' ' && r < '@':
-		return '['
-	case state == 0x1b && strings.ContainsRune("]PX^_", r):
-		return ']'
-	case state == 0x1b && r >= ' ' && r < '0': // as in ESC ( B
-		return 0x1b
-	case state == 0x1b, state == '[', r == 0x07, state == '\\' && r == '\\':
-		return 0
-	case r == 0x1b:
-		return '\\'
-	}
-	return ']'
-}
+// unnamedSpills holds the names of the files of full outputs that no result
+// names yet.
+var unnamedSpills sync.Map
 
-// spills are the files with full outputs.
-var spills struct {
-	sync.Mutex
-	dir   string
-	files map[string]bool // true: a result names it
-}
-
-// createSpill makes a file, mode 0600, in a directory of ours, mode 0700.
+// createSpill makes a file, mode 0600.
 func createSpill() (*os.File, error) {
-	spills.Lock()
-	defer spills.Unlock()
-	if spills.dir == "" {
-		dir, err := os.MkdirTemp("", "zot-")
-		if err != nil {
-			return nil, err
-		}
-		spills.dir, spills.files = dir, map[string]bool{}
+	f, err := os.CreateTemp("", "zot-bash-*.log")
+	if err == nil {
+		unnamedSpills.Store(f.Name(), nil)
 	}
-	f, err := os.CreateTemp(spills.dir, "bash-*.log")
-	if err != nil {
-		return nil, err
-	}
-	spills.files[f.Name()] = false
-	return f, nil
-}
-
-func nameSpill(name string) {
-	spills.Lock()
-	spills.files[name] = true
-	spills.Unlock()
+	return f, err
 }
 
 // cleanupSpill removes, at the end of the process, the files that no result
 // names.
 func cleanupSpill() {
-	spills.Lock()
-	defer spills.Unlock()
-	for name, named := range spills.files {
-		if !named {
-			os.Remove(name)
-		}
-	}
-	os.Remove(spills.dir) // fails while there are others in it
+	unnamedSpills.Range(func(name, _ any) bool {
+		os.Remove(name.(string))
+		return true
+	})
 }

@@ -150,12 +150,16 @@ func (a *Agent) cutPoint() int {
 	cut, kept := len(a.messages), 0
 	for i := cut - 1; i > 0; i-- {
 		kept += estimate(a.messages[i])
-		if kept > budget && (cut < len(a.messages) || kept > least) {
+		asked := cut == len(a.messages) && a.messages[i].Role == "user" // not answered yet: it always stays
+		if kept > budget && !asked && (cut < len(a.messages) || kept > least) {
 			break
 		}
 		if a.messages[i].Role != "tool" {
 			cut = i
 		}
+	}
+	if len(a.messages) < 2 {
+		return 0
 	}
 	if cut == 1 && strings.HasPrefix(a.messages[0].text(), summaryHeader) {
 		return len(a.messages) // otherwise a summary would be all that is summarized

@@ -400,7 +400,6 @@ func TestErrorText(t *testing.T) {
 		{422, `{"detail":[{"msg":"Field required"}]}`, `422 Unprocessable Entity: {"detail":[{"msg":"Field required"}]} (request req_7)`},
 		{500, " Internal\n", "500 Internal Server Error: Internal (request req_7)"},
 		{529, "", "529 (request req_7)"},
-		{503, strings.Repeat("x", 9000), "503 Service Unavailable: " + strings.Repeat("x", 500) + " (request req_7)"},
 		{400, `{"error":{"type":7,"message":{"no":"text"}}}`, `400 Bad Request: {"error":{"type":7,"message":{"no":"text"}}} (request req_7)`},
 		{400, `[]`, "400 Bad Request: [] (request req_7)"},
 	} {
@@ -636,7 +635,8 @@ func remote(t *testing.T, d *double, limits timeouts) (*httpProvider, *Model) {
 	t.Helper()
 	m := catalogModel(t, "openai", "gpt-5.4", "http://provider.example/v1")
 	p := newHTTPProvider(m, func() (string, error) { return "sk-secret", nil }, limits)
-	tr := p.client.Transport.(*http.Transport)
+	tr := p.client.Transport.(*http.Transport).Clone()
+	p.client = &http.Client{Transport: tr, CheckRedirect: sameHost}
 	tr.Proxy = nil
 	tr.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, d.Listener.Addr().String())
@@ -673,6 +673,11 @@ func TestProviderTimeLimits(t *testing.T) {
 		{"pings only", timeouts{FirstEvent: short, Gap: 20}, func(w http.ResponseWriter, r *http.Request) { pings(w, r) }, "accepted the request but sent nothing for 50ms"},
 		{"silence after text", timeouts{FirstEvent: 20, Gap: short}, func(w http.ResponseWriter, r *http.Request) { send(w, text[0]); hang(r) }, "stopped sending for 50ms"},
 		{"pings after text", timeouts{FirstEvent: 20, Gap: short}, func(w http.ResponseWriter, r *http.Request) { send(w, text[0]); pings(w, r) }, "stopped sending for 50ms"},
+		{"half an error", timeouts{Headers: short}, func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			send(w, `{"error":{"message":"busy"`)
+			hang(r)
+		}, "503 Service Unavailable: {\"error\":"},
 		{"slow but steady", timeouts{Headers: 20, FirstEvent: 20, Gap: 0.5}, func(w http.ResponseWriter, _ *http.Request) {
 			for range 8 { // takes longer than the gap may
 				send(w, text[0])
@@ -725,8 +730,7 @@ func TestOurOwnWaitingDoesNotCount(t *testing.T) {
 		paused.Add(1)
 		time.Sleep(120 * time.Millisecond)
 	}}
-	defer g.stop()
-	g.expect(errGap, 0.06)
+	g.expect("the server stopped sending", 0.06)
 	go func() {
 		for range 3 {
 			w.Write([]byte("x"))

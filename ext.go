@@ -89,9 +89,10 @@ type extension struct {
 	pending   map[string]chan object // by type and id of the reply
 	activity  time.Time              // of the last registration
 	noise     int                    // lines that were no frames
-	held      bool                   // its frames wait for a client that does not read
+	unread    bool                   // its frames wait for a client that does not read
 	dead      string                 // how it ended; "" while it runs
 	stopped   bool                   // we ended it
+	held      bool                   // another process holds its stdout after its end
 }
 
 // extCommand is a registered command, in the spelling of its extension.
@@ -119,7 +120,10 @@ type extHost struct {
 	tell      func(*Event) // hands an event to the client
 	flush     func()       // waits until the client has caught up
 	builtin   func(name string) bool
-	ctx       context.Context // ends when the process must
+	// observe, for doctor, gets each frame that came and each problem that was
+	// logged. It may be nil, and must not block.
+	observe func(e *extension, frame object, problem string)
+	ctx     context.Context // ends when the process must
 
 	mu       sync.Mutex
 	exts     []*extension
@@ -464,7 +468,7 @@ func (e *extension) story() string {
 	if e.group != nil && isClosed(e.group.exited) {
 		fmt.Fprintf(&s, ": %s", exitText(e.group.state))
 	}
-	if last := lastLines(e.log, e.logFrom, 20); last != "" {
+	if last := logTail(e.log, e.logFrom, 20); last != "" {
 		s.WriteString("; its last output:\n" + last + "\n")
 	} else {
 		s.WriteString("; ")
@@ -479,9 +483,9 @@ func exitText(state *os.ProcessState) string {
 	return state.String() // "exit status 3", "signal: killed"
 }
 
-// lastLines returns the end of what a file holds from an offset on: up to n
+// logTail returns the end of what a file holds from an offset on: up to n
 // lines within 8 KiB.
-func lastLines(path string, from int64, n int) string {
+func logTail(path string, from int64, n int) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
@@ -513,15 +517,18 @@ func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
 			}
 		}
 	}
+	held := false
 	select {
 	case <-read:
 	case <-time.After(drainWait):
+		held = true
 	}
 	fromChild.Close()
 	toChild.Close()
 	h := e.host
 	h.mu.Lock()
 	e.dead = exitText(e.group.state)
+	e.held = held
 	pending := e.pending
 	e.pending = nil // from here on nothing is sent to them
 	var panels []string
@@ -561,12 +568,16 @@ func (e *extension) ours() bool {
 
 // logf writes a line to the extension's log.
 func (e *extension) logf(format string, values ...any) {
+	problem := fmt.Sprintf(format, values...)
+	if e.host.observe != nil {
+		e.host.observe(e, nil, problem)
+	}
 	f, err := os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	fmt.Fprintf(f, "[zot] "+format+"\n", values...)
+	fmt.Fprintf(f, "[zot] %s\n", problem)
 }
 
 // read takes the frames of an extension until the pipe ends or is closed.
@@ -595,7 +606,7 @@ func (e *extension) skip(line []byte, err error) {
 	e.noise++
 	first := e.noise == 1
 	e.host.mu.Unlock()
-	e.logf("stdout line skipped (%v): %s", err, shorten(strings.ToValidUTF8(string(line), "\ufffd"), 500))
+	e.logf("stdout line skipped (%v; stdout is for frames, other output belongs on stderr): %s", err, shorten(strings.ToValidUTF8(string(line), "\ufffd"), 500))
 	if first {
 		e.host.notice(e, "warn", fmt.Sprintf("extension %s printed something that is no frame on its stdout; see %s", e.Name, e.log))
 	}
@@ -609,6 +620,9 @@ func (o object) text(key string) string {
 
 // frame handles one frame (spec: Extension -> host).
 func (e *extension) frame(o object) {
+	if e.host.observe != nil {
+		e.host.observe(e, o, "")
+	}
 	typ := o.text("type")
 	if !isClosed(e.hello) {
 		if typ != "hello" {
@@ -661,14 +675,14 @@ func (e *extension) show(typ string, o object) {
 		e.logf("unknown frame skipped: %q", typ)
 		return
 	}
-	e.hold(true)
+	e.setUnread(true)
 	e.host.flush()
-	e.hold(false)
+	e.setUnread(false)
 }
 
-func (e *extension) hold(held bool) {
+func (e *extension) setUnread(unread bool) {
 	e.host.mu.Lock()
-	e.held = held
+	e.unread = unread
 	e.host.mu.Unlock()
 }
 
@@ -680,7 +694,7 @@ func (e *extension) greet(o object) {
 	e.activity = time.Now()
 	e.host.mu.Unlock()
 	if e.helloName != e.Name {
-		e.logf("hello says the name is %q; the manifest's %q is used", e.helloName, e.Name)
+		e.logf("hello says the name is %q; the manifest's %q is used (make them the same)", e.helloName, e.Name)
 	}
 	e.send(func(dst []byte) []byte { return append(dst, encode(e.host.ack(e))...) })
 }
@@ -782,7 +796,7 @@ func toolSchema(raw json.RawMessage) (schema json.RawMessage, dropped []string, 
 		return nil, nil, errors.New("what its schema calls required must be an array of strings")
 	}
 	dst := []byte(`{"type":"object","properties":` + properties)
-	whole := walkJSON(raw, func(key, value []byte) {
+	whole := walk(raw, func(key, value []byte) {
 		switch k := string(key); {
 		case k == "type", k == "properties", k == "required" && string(value) == "null":
 		case slices.Contains([]string{"anyOf", "oneOf", "allOf", "not", "enum"}, k):
@@ -1019,9 +1033,9 @@ func (e *extension) ask(ctx context.Context, wait time.Duration, typ string, fie
 			return nil, context.Cause(ctx)
 		case <-late:
 			e.host.mu.Lock()
-			held := e.held
+			unread := e.unread
 			e.host.mu.Unlock()
-			if !held {
+			if !unread {
 				return nil, fmt.Errorf("extension %s did not answer within %v", e.Name, wait)
 			}
 		}

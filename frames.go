@@ -24,9 +24,9 @@ const (
 	// backlog is how many bytes may wait for the reader before streaming waits
 	// for it. Responses and events that end something are never held back.
 	backlog = 256 << 10
-	// maxBacklog is where reading commands waits too: a client that asks on and
-	// on without reading the answers.
-	maxBacklog = 256 << 20
+	// maxBacklog is where commands wait too: a client that asks on and on without
+	// reading the answers.
+	maxBacklog = 64 << 20
 )
 
 // writer puts frames on the wire. Its goroutine ends with close or with the

@@ -19,13 +19,18 @@ import (
 	"image/png"
 	"net/http"
 	"slices"
+	"sync"
 )
 
 const (
-	imageSide   = 2000       // pixels on the longer side: Anthropic's limit when there are many images
-	imageBase64 = 5 << 20    // bytes, encoded
-	imagePixels = 50_000_000 // an image with more is not decoded
+	imageSide   = 2000            // pixels on the longer side: Anthropic's limit when there are many images
+	imageBytes  = 5 << 20 / 4 * 3 // 5 MiB in base64
+	imagePixels = 32_000_000      // an image with more is not decoded
 )
+
+// decoding is held while an image is in memory pixel by pixel: a few hundred
+// MiB at the most, and only once.
+var decoding sync.Mutex
 
 // prepareImage returns an image block that providers accept, made smaller if
 // need be, or an error that says what is wrong with the image.
@@ -34,17 +39,16 @@ func prepareImage(data []byte) (Block, error) {
 	if err != nil {
 		return Block{}, err
 	}
-	fits := max(width, height) <= imageSide && fitsEncoded(data)
-	if kind == "webp" {
-		if !fits {
-			return Block{}, fmt.Errorf("the WebP image is too large: %dx%d pixels, %d bytes; the limits are %d pixels a side and %d bytes. Convert it to PNG or JPEG: those are made smaller on reading",
-				width, height, len(data), imageSide, imageBase64/4*3)
-		}
+	fits := max(width, height) <= imageSide && len(data) <= imageBytes
+	switch {
+	case kind == "webp" && fits:
 		return imageBlock(kind, data), nil
+	case kind == "webp", int64(width)*int64(height) > imagePixels:
+		return Block{}, fmt.Errorf("the %s image is too large: %dx%d pixels, %d bytes; the limit is %d million pixels, and for WebP, which is not made smaller here, %d pixels a side and %d bytes",
+			kind, width, height, len(data), imagePixels/1_000_000, imageSide, imageBytes)
 	}
-	if int64(width)*int64(height) > imagePixels {
-		return Block{}, fmt.Errorf("the image is too large: %dx%d pixels; the limit is %d million pixels", width, height, imagePixels/1_000_000)
-	}
+	decoding.Lock()
+	defer decoding.Unlock()
 	img, _, err := image.Decode(bytes.NewReader(data))
 	if err != nil {
 		return Block{}, fmt.Errorf("the %s image is damaged or incomplete: %w", kind, err)
@@ -56,59 +60,44 @@ func prepareImage(data []byte) (Block, error) {
 	draw.Draw(rgba, rgba.Rect, img, img.Bounds().Min, draw.Src)
 	// Smaller and smaller until it fits; a side of 1 pixel always does.
 	for side := min(imageSide, max(width, height)); ; side = side * 3 / 4 {
-		kind, out, err := encodeImage(shrink(rgba, side), kind, data)
+		var out bytes.Buffer
+		if kind == "jpeg" {
+			err = jpeg.Encode(&out, shrink(rgba, side), &jpeg.Options{Quality: 85})
+		} else {
+			kind, err = "png", png.Encode(&out, shrink(rgba, side))
+		}
 		if err != nil {
 			return Block{}, fmt.Errorf("could not encode the smaller image: %w", err)
 		}
-		if fitsEncoded(out) {
-			return imageBlock(kind, out), nil
+		if smaller := withOrientation(out.Bytes(), data); len(smaller) <= imageBytes {
+			return imageBlock(kind, smaller), nil
 		}
 	}
-}
-
-// encodeImage encodes what a picture became: as JPEG if it was one, else
-// without loss.
-func encodeImage(img *image.RGBA, kind string, old []byte) (string, []byte, error) {
-	var b bytes.Buffer
-	if kind != "jpeg" {
-		err := png.Encode(&b, img)
-		return "png", b.Bytes(), err
-	}
-	err := jpeg.Encode(&b, img, &jpeg.Options{Quality: 85})
-	return "jpeg", withOrientation(b.Bytes(), old), err
-}
-
-func fitsEncoded(data []byte) bool {
-	return base64.StdEncoding.EncodedLen(len(data)) <= imageBase64
 }
 
 func imageBlock(kind string, data []byte) Block {
 	return Block{Type: "image", MimeType: "image/" + kind, Data: base64.StdEncoding.EncodeToString(data)}
 }
 
-// imageKind tells the kind of an image by its first bytes; "" if it is none.
+// imageKind tells the kind of an image by its first bytes; "" if it is none
+// that models take.
 func imageKind(data []byte) string {
-	for _, m := range []struct{ kind, magic string }{
-		{"png", "\x89PNG\r\n\x1a\n"}, {"jpeg", "\xff\xd8\xff"}, {"gif", "GIF87a"}, {"gif", "GIF89a"},
-	} {
-		if bytes.HasPrefix(data, []byte(m.magic)) {
-			return m.kind
-		}
-	}
-	if len(data) >= 12 && string(data[:4]) == "RIFF" && string(data[8:12]) == "WEBP" {
-		return "webp"
+	switch kind := http.DetectContentType(data); kind {
+	case "image/png", "image/jpeg", "image/gif", "image/webp":
+		return kind[len("image/"):]
 	}
 	return ""
 }
 
 // imageHeader returns kind and size of an image without decoding it.
 func imageHeader(data []byte) (kind string, width, height int, err error) {
-	switch kind = imageKind(data); kind {
-	case "":
+	kind = imageKind(data)
+	if kind == "" {
 		return "", 0, 0, fmt.Errorf("not a PNG, JPEG, GIF or WebP image but %s", http.DetectContentType(data))
-	case "webp":
+	}
+	if kind == "webp" {
 		width, height, err = webpSize(data)
-	default:
+	} else {
 		var c image.Config
 		c, _, err = image.DecodeConfig(bytes.NewReader(data))
 		width, height = c.Width, c.Height

@@ -6,14 +6,18 @@
 //   - Values that only pass through (ids, tool arguments, schemas) keep their
 //     digits, key order and spelling, but are repaired to the rule above.
 //   - Keys are matched exactly; encoding/json alone would ignore their case.
+//   - Events of providers are read in place, without building a tree. In them
+//     nothing is sure: what is missing, null or of another type is nothing.
 package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"unicode/utf16"
+	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -59,19 +63,8 @@ func kindOf(v []byte) string {
 	if len(v) == 0 {
 		return "nothing"
 	}
-	switch v[0] {
-	case '{':
-		return "an object"
-	case '[':
-		return "an array"
-	case '"':
-		return "a string"
-	case 't', 'f':
-		return "a boolean"
-	case 'n':
-		return "null"
-	}
-	return "a number"
+	kinds := map[byte]string{'{': "an object", '[': "an array", '"': "a string", 't': "a boolean", 'f': "a boolean", 'n': "null"}
+	return cmp.Or(kinds[v[0]], "a number")
 }
 
 // encode marshals v by the rules of this file. Raw values inside v must have
@@ -87,10 +80,29 @@ func encode(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-const hexDigits = "0123456789abcdef"
+// appendJSON appends a JSON text in which each ? stands for the next value: a
+// string, bytes that are JSON already, or a number.
+func appendJSON(dst []byte, template string, values ...any) []byte {
+	for _, v := range values {
+		before, after, _ := strings.Cut(template, "?")
+		dst, template = append(dst, before...), after
+		switch v := v.(type) {
+		case string:
+			dst = appendString(dst, v)
+		case []byte:
+			dst = append(dst, v...)
+		case json.RawMessage:
+			dst = append(dst, v...)
+		default:
+			dst = fmt.Append(dst, v)
+		}
+	}
+	return append(dst, template...)
+}
 
 // appendString appends s to dst as a JSON string. Invalid UTF-8 becomes U+FFFD.
 func appendString[S string | []byte](dst []byte, s S) []byte {
+	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
 	start := 0
 	for i := 0; i < len(s); {
@@ -99,108 +111,234 @@ func appendString[S string | []byte](dst []byte, s S) []byte {
 			i++
 			continue
 		}
-		if c < utf8.RuneSelf {
-			dst = append(dst, s[start:i]...)
-			switch c {
-			case '"', '\\':
-				dst = append(dst, '\\', c)
-			case '\n':
-				dst = append(dst, '\\', 'n')
-			case '\r':
-				dst = append(dst, '\\', 'r')
-			case '\t':
-				dst = append(dst, '\\', 't')
-			default:
-				dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-			}
-			i++
-			start = i
+		r, n := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
+		if n > 1 && r != '\u2028' && r != '\u2029' {
+			i += n
 			continue
 		}
-		r, n := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
-		if (r == utf8.RuneError && n == 1) || r == '\u2028' || r == '\u2029' {
-			dst = append(dst, s[start:i]...)
-			dst = appendRune(dst, r)
-			start = i + n
+		dst = append(dst, s[start:i]...)
+		if k := strings.IndexByte("\n\r\t\"\\", c); k >= 0 {
+			dst = append(dst, '\\', "nrt\"\\"[k])
+		} else if r == utf8.RuneError {
+			dst = append(dst, "\ufffd"...)
+		} else {
+			dst = append(dst, '\\', 'u', hex[r>>12], hex[r>>8&15], hex[r>>4&15], hex[r&15])
 		}
 		i += n
+		start = i
 	}
-	dst = append(dst, s[start:]...)
-	return append(dst, '"')
+	return append(append(dst, s[start:]...), '"')
 }
 
-// appendRune appends a rune inside a JSON string, separators escaped.
-func appendRune(dst []byte, r rune) []byte {
-	if r == '\u2028' || r == '\u2029' {
-		return append(dst, '\\', 'u', '2', '0', '2', hexDigits[r&15])
-	}
-	return utf8.AppendRune(dst, r)
-}
+// escapes finds the escapes in a JSON string: surrogate pairs, lone surrogates
+// (the only ones of six bytes), all others.
+var escapes = lazyRegexp(`\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u[dD][89a-fA-F]..|\\.`)
 
 // normalize returns one JSON value compacted and repaired: bad UTF-8 and lone
 // surrogate escapes become U+FFFD, line separators are escaped. Numbers, key
 // order and all other escapes stay as they were.
 func normalize(raw []byte) (json.RawMessage, error) {
-	if !json.Valid(raw) {
-		var v any
-		return nil, json.Unmarshal(raw, &v)
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		return nil, err
 	}
-	dst := make([]byte, 0, len(raw))
-	inString := false
-	for i := 0; i < len(raw); {
-		c := raw[i]
-		switch {
-		case c == '"':
-			inString = !inString
-		case !inString:
-			if c == ' ' || c == '\t' || c == '\n' || c == '\r' {
-				i++
-				continue
+	v := bytes.ToValidUTF8(b.Bytes(), []byte("\ufffd"))
+	if bytes.Contains(v, []byte(`\u`)) {
+		v = escapes().ReplaceAllFunc(v, func(escape []byte) []byte {
+			if len(escape) == len(`\ud800`) {
+				return []byte("\ufffd")
 			}
-		case c == '\\' && raw[i+1] == 'u':
-			r := hexRune(raw[i+2:])
-			n := 6
-			if utf16.IsSurrogate(r) {
-				if i+11 < len(raw) && raw[i+6] == '\\' && raw[i+7] == 'u' &&
-					utf16.DecodeRune(r, hexRune(raw[i+8:])) != utf8.RuneError {
-					n = 12
-				} else {
-					dst = append(dst, "\ufffd"...)
-					i += n
-					continue
-				}
-			}
-			dst = append(dst, raw[i:i+n]...)
-			i += n
-			continue
-		case c == '\\':
-			dst = append(dst, c, raw[i+1])
-			i += 2
-			continue
-		case c >= utf8.RuneSelf:
-			r, n := utf8.DecodeRune(raw[i:])
-			dst = appendRune(dst, r)
-			i += n
-			continue
-		}
-		dst = append(dst, c)
-		i++
+			return escape
+		})
 	}
-	return dst, nil
+	v = bytes.ReplaceAll(v, []byte("\u2028"), []byte(`\u2028`))
+	return bytes.ReplaceAll(v, []byte("\u2029"), []byte(`\u2029`)), nil
 }
 
-// hexRune reads four hex digits.
-func hexRune(b []byte) rune {
-	var r rune
-	for _, c := range b[:4] {
+// merge adds the next piece of an object that is streamed: strings that grow
+// get longer, other values are replaced.
+func (o object) merge(piece []byte, grows func(key string) bool) {
+	walk(piece, func(k, value []byte) {
+		key := string(k)
+		old := o[key]
 		switch {
-		case c <= '9':
-			r = r<<4 | rune(c-'0')
-		case c <= 'F':
-			r = r<<4 | rune(c-'A'+10)
+		case string(value) == "null":
+		case value[0] == '"' && len(old) > 0 && old[0] == '"' && grows(key):
+			o[key] = append(old[:len(old)-1], value[1:]...)
 		default:
-			r = r<<4 | rune(c-'a'+10)
+			o[key] = append(old[:0], value...)
+		}
+	})
+}
+
+// encode returns the merged object, without members that are no valid JSON.
+func (o object) encode() []byte {
+	for key, value := range o {
+		if v, err := normalize(value); err == nil {
+			o[key] = v
+		} else {
+			delete(o, key)
 		}
 	}
-	return r
+	return encode(o)
+}
+
+// textOf returns what a JSON string says, "" for any other value.
+func textOf(v []byte) string { return string(appendText(nil, v)) }
+
+// appendText appends what a JSON string says, nothing for any other value.
+func appendText(dst, v []byte) []byte {
+	if len(v) < 2 || v[0] != '"' {
+		return dst
+	}
+	start, s := len(dst), v[1:len(v)-1]
+	if bytes.Contains(s, []byte(`\u`)) { // rare enough for the general decoder
+		var decoded string
+		if json.Unmarshal(v, &decoded) == nil {
+			return append(dst, decoded...)
+		}
+	}
+	for {
+		i := bytes.IndexByte(s, '\\')
+		if i < 0 || i+1 == len(s) {
+			break
+		}
+		c := s[i+1]
+		if k := strings.IndexByte("nrtbf", c); k >= 0 {
+			c = "\n\r\t\b\f"[k]
+		}
+		dst = append(append(dst, s[:i]...), c)
+		s = s[i+2:]
+	}
+	dst = append(dst, s...)
+	if !utf8.Valid(dst[start:]) {
+		dst = append(dst[:start], bytes.ToValidUTF8(dst[start:], []byte("\ufffd"))...)
+	}
+	return dst
+}
+
+// count reads a count or an index; what is none counts as 0.
+func count(v []byte) int {
+	n, err := strconv.ParseFloat(string(v), 64)
+	if err != nil || !(n > 0 && n < 1e15) {
+		return 0
+	}
+	return int(n)
+}
+
+// get returns the value at a path of member names, still encoded; nil where
+// there is none.
+func get(data []byte, path ...string) []byte {
+	for _, name := range path {
+		members, _ := pick(data, name)
+		data = members[0]
+	}
+	return data
+}
+
+// pick returns up to nine named members of an object, still encoded; nil where
+// absent or null. whole is false when data is not one complete JSON value.
+func pick(data []byte, names ...string) (members [9][]byte, whole bool) {
+	whole = walk(data, func(key, value []byte) {
+		for i, name := range names {
+			if string(key) == name && string(value) != "null" {
+				members[i] = value
+			}
+		}
+	})
+	return members, whole
+}
+
+// walk calls f with each member of an object (the key as it stands between its
+// quotes) or element of an array (no key), still encoded, and reports whether
+// data is one complete JSON value. It takes numbers, literals and escapes on
+// trust: values that are kept encoded must go through normalize.
+func walk(data []byte, f func(key, value []byte)) bool {
+	end := endOfJSON(data, skipSpace(data, 0), 0, f)
+	return end >= 0 && skipSpace(data, end) == len(data)
+}
+
+// endOfJSON returns where the value at data[i] ends, -1 if it does not.
+func endOfJSON(data []byte, i, depth int, f func(key, value []byte)) int {
+	if i >= len(data) || depth > 1000 {
+		return -1
+	}
+	open := data[i]
+	switch open {
+	case '"':
+		return endOfString(data, i)
+	case '{', '[':
+	default:
+		start := i
+		for i < len(data) && isLiteral(data[i]) {
+			i++
+		}
+		if i == start {
+			return -1
+		}
+		return i
+	}
+	i = skipSpace(data, i+1)
+	if i < len(data) && data[i] == open+2 { // } follows { by two in ASCII, ] follows [
+		return i + 1
+	}
+	for {
+		var key []byte
+		if open == '{' {
+			end := endOfString(data, i)
+			if end < 0 {
+				return -1
+			}
+			key = data[i+1 : end-1]
+			i = skipSpace(data, end)
+			if i >= len(data) || data[i] != ':' {
+				return -1
+			}
+			i = skipSpace(data, i+1)
+		}
+		end := endOfJSON(data, i, depth+1, nil)
+		if end < 0 {
+			return -1
+		}
+		if f != nil {
+			f(key, data[i:end])
+		}
+		i = skipSpace(data, end)
+		switch {
+		case i < len(data) && data[i] == open+2:
+			return i + 1
+		case i >= len(data) || data[i] != ',':
+			return -1
+		}
+		i = skipSpace(data, i+1)
+	}
+}
+
+// endOfString returns the index behind the string that starts at data[i], -1
+// if there is none.
+func endOfString(data []byte, i int) int {
+	if i >= len(data) || data[i] != '"' {
+		return -1
+	}
+	for i++; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			return i + 1
+		case '\\':
+			i++
+		}
+	}
+	return -1
+}
+
+// isLiteral reports whether c occurs in numbers, true, false and null.
+func isLiteral(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c == '-' || c == '+' || c == '.' || c == 'E'
+}
+
+func skipSpace(data []byte, i int) int {
+	for i < len(data) && (data[i] == ' ' || data[i] == '\t' || data[i] == '\n' || data[i] == '\r') {
+		i++
+	}
+	return i
 }

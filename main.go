@@ -144,6 +144,7 @@ const helpHead = `zot runs a coding agent behind pipes.
   zot -p "fix the failing test"        answer one prompt as text
   zot --json "fix the failing test"    ... as events, one JSON object a line
   zot rpc                              serve a client: commands on stdin, events on stdout
+  zot ext help                         install, check and remove extensions
 `
 
 const helpTail = `
@@ -346,12 +347,18 @@ type setup struct {
 	tools     []*tool // built in
 	exts      []*extension
 	warnings  []string
+	observe   func(e *extension, frame object, problem string) // see extHost
 }
 
 func newSetup(o *options) (*setup, error) {
 	s := &setup{options: o, home: zotHome(), config: config{Timeouts: defaultTimeouts}}
 	if err := readJSONFile(filepath.Join(s.home, "config.json"), &s.config); err != nil {
 		return nil, err
+	}
+	for _, seconds := range []float64{s.Timeouts.Headers, s.Timeouts.FirstEvent, s.Timeouts.Gap} {
+		if seconds < 0 || seconds > 1e6 {
+			return nil, fmt.Errorf("%s: \"timeouts\" are seconds from 0 (no limit) to 1000000, not %g", filepath.Join(s.home, "config.json"), seconds)
+		}
 	}
 	if s.config.Reasoning != "" {
 		level, err := parseReasoning(s.config.Reasoning)
@@ -487,7 +494,7 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	}
 	names := toolNames(s.tools)
 	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, ctx: ctx, tell: a.tell,
-		flush: func() { h.flush(ctx) }, started: make(chan struct{}),
+		flush: func() { h.flush(ctx) }, started: make(chan struct{}), observe: s.observe,
 		builtin: func(name string) bool {
 			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
 		},
@@ -530,6 +537,9 @@ func warn(warnings []string) {
 func main() {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a write that fails is an error, not the end
 	debug.SetGCPercent(50)                                  // small matters more here than the last per cent of speed
+	if len(os.Args) > 1 && os.Args[1] == "ext" {
+		os.Exit(extMain(os.Args[2:]))
+	}
 	o, err := parseArgs(os.Args[1:])
 	if err != nil {
 		fail(err)
@@ -635,6 +645,10 @@ func run(o *options, token string) {
 		p.exit(exitUsage)
 	}
 	p.answer(prompt)
+	if print.asked && print.text == "" && !print.failed {
+		print.failed = true
+		fmt.Fprintln(os.Stderr, "zot: the model gave no answer")
+	}
 	if print.text != "" {
 		p.out.frame(true, func(dst []byte) []byte { return append(dst, strings.TrimSuffix(print.text, "\n")...) })
 	}
@@ -656,6 +670,7 @@ func (p *process) answer(prompt string) {
 type printHost struct {
 	*writer
 	text   string
+	asked  bool // the model was asked
 	failed bool
 }
 
@@ -666,7 +681,11 @@ func (h *printHost) event(e *Event) {
 	case "error":
 		h.failed = true
 		fmt.Fprintln(os.Stderr, "zot: "+e.Text)
-	case "notice", "ext_display":
+	case "ext_display":
+		h.text = e.Text
+	case "turn_start":
+		h.asked = true
+	case "notice":
 		fmt.Fprintf(os.Stderr, "%s: %s\n", cmp.Or(e.Extension, "zot"), e.Text)
 	case "ext_insert", "ext_panel_open":
 		fmt.Fprintf(os.Stderr, "%s: this mode has no input line and no panels to show what the extension sent\n", e.Extension)

@@ -1,7 +1,8 @@
 // Child processes. Rules kept here:
 //
 //   - Each child leads a session and process group of its own: no child can
-//     ask on our terminal, and all that it starts ends with it.
+//     ask on our terminal, and all that it starts ends with it, also (on Linux)
+//     what went into other groups.
 //   - What counts is whether a group still has members, not whether its leader
 //     is there: launchers leave early, servers stay.
 //   - Who leaves a group (setsid) does not outlive us either where orphans come
@@ -13,6 +14,7 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -34,12 +36,13 @@ type group struct {
 }
 
 // procs holds every group that may have members.
-var procs struct {
+var procs = struct {
 	sync.Mutex
 	groups   map[int]*group // by pgid
 	starting int            // children between fork and registration
 	closed   bool           // killAllGroups was called: nothing is started any more
-}
+	reaper   sync.Once
+}{groups: map[int]*group{}}
 
 // startGroup starts cmd as the leader of its own session and group. The group
 // waits for the leader; the caller must not. cmd's streams are files or pipes
@@ -49,17 +52,15 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 		cmd.Env = childEnv(nil)
 	}
 	newSession(cmd)
+	procs.reaper.Do(func() { go reap() })
 
 	procs.Lock()
 	if procs.closed {
 		procs.Unlock()
 		return nil, errors.New("not started: zot is exiting")
 	}
-	for pgid, g := range procs.groups { // forget the dead before their ids are used again
-		if !g.alive() {
-			delete(procs.groups, pgid)
-		}
-	}
+	// Forget the dead before their ids are used again.
+	maps.DeleteFunc(procs.groups, func(_ int, g *group) bool { return !g.alive() })
 	if procs.starting == 0 { // else one of them may not be registered yet
 		orphans(procs.groups)
 	}
@@ -75,9 +76,6 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 		return nil, err
 	}
 	g := &group{pgid: cmd.Process.Pid, exited: make(chan struct{})}
-	if procs.groups == nil {
-		procs.groups = map[int]*group{}
-	}
 	procs.groups[g.pgid] = g
 	go func() { // ends with the leader
 		// Not cmd.Wait, which would close pipes that still hold output.
@@ -97,14 +95,17 @@ func (g *group) alive() bool {
 	}
 }
 
-// kill ends the group: SIGTERM, up to grace for it to be empty, SIGKILL. It
-// returns when the group is empty, at the latest grace + killWait later.
+// kill ends the group and what its members started in other groups: SIGTERM, up
+// to grace for them to leave, SIGKILL. It returns when nobody is left, at the
+// latest grace + killWait later.
 func (g *group) kill(grace time.Duration) {
+	seen := map[int]bool{}
 	stop(grace, func() []int {
+		ids := strays(g.pgid, seen)
 		if g.alive() {
-			return []int{-g.pgid}
+			ids = append(ids, -g.pgid)
 		}
-		return nil
+		return ids
 	})
 }
 
@@ -132,19 +133,20 @@ func killAllGroups(grace time.Duration) {
 // sends SIGKILL until none is listed, for killWait at most. An id is a process
 // or, negative, a group.
 func stop(grace time.Duration, alive func() []int) {
-	const poll = 5 * time.Millisecond
-	ids := alive()
-	for _, id := range ids {
-		signalProcess(id, syscall.SIGTERM)
-	}
-	for end := time.Now().Add(grace); len(ids) > 0 && time.Now().Before(end); ids = alive() {
-		time.Sleep(poll)
-	}
-	for end := time.Now().Add(killWait); len(ids) > 0 && time.Now().Before(end); ids = alive() {
-		for _, id := range ids {
-			signalProcess(id, syscall.SIGKILL)
+	start := time.Now()
+	for first := true; ; first = false {
+		ids, passed := alive(), time.Since(start)
+		if len(ids) == 0 || passed > grace+killWait {
+			return
 		}
-		time.Sleep(poll)
+		for _, id := range ids {
+			if first {
+				signalProcess(id, syscall.SIGTERM)
+			} else if passed >= grace {
+				signalProcess(id, syscall.SIGKILL)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

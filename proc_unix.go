@@ -3,12 +3,17 @@
 package main
 
 import (
+	"bytes"
+	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // newSession makes cmd the leader of a new session, out of reach of our
@@ -36,8 +41,9 @@ func groupExists(pgid int) bool {
 	}
 }
 
-// orphans reaps the dead among our children that belong to none of the groups,
-// and returns the living, as groups. Only Linux lists children.
+// orphans reaps the dead among our children, the leaders of groups apart, which
+// are waited for elsewhere. It returns the living that belong to none of the
+// groups, as groups. Only Linux lists children.
 func orphans(groups map[int]*group) (ids []int) {
 	files, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, file := range files {
@@ -45,12 +51,66 @@ func orphans(groups map[int]*group) (ids []int) {
 		for _, field := range strings.Fields(string(list)) {
 			pid, _ := strconv.Atoi(field)
 			pgid, err := syscall.Getpgid(pid)
-			if err != nil || pgid == syscall.Getpgrp() || groups[pgid] != nil {
+			if err != nil || pgid == syscall.Getpgrp() || groups[pid] != nil {
 				continue
 			}
-			if dead, _ := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); dead == 0 {
+			if dead, _ := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); dead == 0 && groups[pgid] == nil {
 				ids = append(ids, -pgid)
 			}
+		}
+	}
+	return ids
+}
+
+// reap frees the dead orphans as they come to us. It ends with the process.
+func reap() {
+	died := make(chan os.Signal, 1)
+	signal.Notify(died, syscall.SIGCHLD)
+	for range died {
+		procs.Lock()
+		if procs.starting == 0 { // else a leader may not be registered yet
+			orphans(procs.groups)
+		}
+		procs.Unlock()
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// strays returns the living processes that a group's leader started, in other
+// groups: by session (timeout and job control leave the group only) and by
+// descent (setsid). seen keeps what was found: descent is lost when a parent
+// ends. Only Linux tells.
+func strays(pgid int, seen map[int]bool) (ids []int) {
+	children := map[int][]int{}
+	living, group := map[int]bool{}, map[int]int{}
+	seen[pgid] = true
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		data, _ := os.ReadFile(path)
+		f := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])) // state, parent, group, session
+		if len(f) < 4 || f[0] == "Z" {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		parent, _ := strconv.Atoi(f[1])
+		group[pid], _ = strconv.Atoi(f[2])
+		children[parent] = append(children[parent], pid)
+		living[pid] = true
+		if f[3] == strconv.Itoa(pgid) {
+			seen[pid] = true
+		}
+	}
+	for found := slices.Collect(maps.Keys(seen)); len(found) > 0; found = found[1:] {
+		for _, child := range children[found[0]] {
+			if !seen[child] {
+				seen[child] = true
+				found = append(found, child)
+			}
+		}
+	}
+	for pid := range seen {
+		if living[pid] && group[pid] != pgid {
+			ids = append(ids, pid)
 		}
 	}
 	return ids

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -125,4 +126,68 @@ func TestNonBlockingStdout(t *testing.T) {
 	if err := cmd.Wait(); err != nil || len(data) != 3000*1001 {
 		t.Errorf("%v, %d of 3003000 bytes", err, len(data))
 	}
+}
+
+// TestSocketReaderGone: Node hands over sockets. Their other end is watched too,
+// while nothing is written.
+func TestSocketReaderGone(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells without a write")
+	}
+	dir := t.TempDir()
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	syscall.CloseOnExec(pair[0])
+	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
+	cmd := exec.Command(zotBin, "rpc", "--provider", "script", "--model", script(t, dir, "turn\ntext hi\nhang\n"))
+	cmd.Env = cleanEnv(dir)
+	in, _ := cmd.StdinPipe()
+	cmd.Stdout = theirs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	io.WriteString(in, `{"id":1,"type":"prompt","message":"go"}`+"\n")
+	io.ReadFull(ours, make([]byte, 1))
+	ours.Close()
+	timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitNoPipe {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestOtherGroups: what a command starts in process groups of their own ends
+// with it: timeout makes one, and so do job control and setsid.
+func TestOtherGroups(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells")
+	}
+	for _, command := range []string{"timeout 99 sleep 98", "echo $(timeout 99 sleep 98)", "setsid -w sleep 98", "set -m; sleep 98 & wait"} {
+		dir := t.TempDir()
+		// the marker finds the processes again
+		command = "ZOT_TEST_MARK=" + dir + " bash -c " + "'" + command + "'"
+		p := startZot(t, dir, nil, "rpc", "--provider", "script", "--model", script(t, dir, "turn\ncall bash "+string(encode(map[string]string{"command": command}))+"\n"))
+		p.send(`{"id":1,"type":"prompt","message":"go"}`)
+		await(t, func() bool { return len(marked(dir)) >= 2 })
+		p.send(`{"id":2,"type":"abort"}`)
+		p.until("type", "done")
+		if left := marked(dir); len(left) > 0 {
+			t.Errorf("%s: left after the abort: %v", command, left)
+		}
+	}
+}
+
+// marked lists the living processes that have the marker in their environment.
+func marked(mark string) (pids []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, f := range files {
+		if env, _ := os.ReadFile(f); strings.Contains(string(env), "ZOT_TEST_MARK="+mark) {
+			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return pids
 }

@@ -1,10 +1,11 @@
-// Model providers: the catalog, credentials, and what the HTTP clients share
-// (one attempt of one streamed call, its time limits and its errors). The wire
-// formats are in anthropic.go, chat.go and responses.go.
+// Model providers: the catalog, credentials, and what the wire formats share in
+// a request. A streamed call is in stream.go; the wire formats are in
+// anthropic.go, chat.go and responses.go.
 package main
 
 import (
 	"cmp"
+	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -307,9 +309,13 @@ func (c catalog) merge(path string) (catalog, error) {
 				from *float64
 				to   *float64
 			}{{um.PriceInput, &m.Price.Input}, {um.PriceOutput, &m.Price.Output}, {um.PriceCacheRead, &m.Price.CacheRead}, {um.PriceCacheWrite, &m.Price.CacheWrite}} {
-				if v.from != nil {
-					*v.to = *v.from
+				if v.from == nil {
+					continue
 				}
+				if *v.from < 0 || *v.from > 1e9 {
+					return nil, fmt.Errorf("%s: provider %q: model %q: %g is no price in dollars per million tokens", path, name, um.ID, *v.from)
+				}
+				*v.to = *v.from
 			}
 			p.Default = cmp.Or(p.Default, m.ID)
 		}
@@ -320,7 +326,7 @@ func (c catalog) merge(path string) (catalog, error) {
 // readJSONFile decodes a JSON file of the user's into v. A missing file
 // changes nothing; a broken one is an error with its line.
 func readJSONFile(path string, v any) error {
-	data, err := os.ReadFile(path)
+	data, err := readRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -337,6 +343,19 @@ func readJSONFile(path string, v any) error {
 		return fmt.Errorf("%s:%s: a value of type %s does not belong here", path, position(data, typ.Offset), typ.Value)
 	}
 	return err
+}
+
+// readRegular reads a file, but nothing that could be waited for: a FIFO or a
+// device.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	return os.ReadFile(path)
 }
 
 // position is line:column of a byte offset.
@@ -385,4 +404,107 @@ func isLoopback(base string) bool {
 	}
 	ip := net.ParseIP(u.Hostname())
 	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// offeredTools lists the tools that are not deferred, then the deferred ones in
+// the order in which results activated them, so that the list only ever grows
+// at its end.
+func offeredTools(r *request, messages []*Message) (offered []*tool) {
+	for _, t := range r.tools {
+		if !t.deferred {
+			offered = append(offered, t)
+		}
+	}
+	for _, msg := range messages {
+		offered = activate(offered, r, msg)
+	}
+	return offered
+}
+
+// activate appends the tools that a result made available.
+func activate(offered []*tool, r *request, msg *Message) []*tool {
+	for _, name := range msg.Activate {
+		i := slices.IndexFunc(r.tools, func(t *tool) bool { return t.name == name })
+		if i >= 0 && !slices.Contains(offered, r.tools[i]) {
+			offered = append(offered, r.tools[i])
+		}
+	}
+	return offered
+}
+
+// appendTools appends a list of tools. The template has a ? for the name, the
+// description and the schema.
+func appendTools(dst []byte, tools []*tool, template string) []byte {
+	for i, t := range tools {
+		dst = appendJSON(append(dst, "[,"[min(i, 1)]), template, t.name, t.description, t.schema)
+	}
+	return append(dst, ']')
+}
+
+// sendable returns the texts and images of a message. Blank texts are left out,
+// because vendors refuse them, and images that the model cannot see.
+func sendable(m *Model, content []Block) (blocks []Block) {
+	for _, b := range content {
+		if b.Type == "image" && !m.Vision {
+			b = Block{Type: "text", Text: "(an image was left out: this model takes no images)"}
+		}
+		if b.Type == "image" || b.Type == "text" && !blank(b.Text) {
+			blocks = append(blocks, b)
+		}
+	}
+	return blocks
+}
+
+// split joins the texts of a message and lists its images.
+func split(blocks []Block) (text string, images []Block) {
+	var texts []string
+	for _, b := range blocks {
+		if b.Type == "image" {
+			images = append(images, b)
+		} else {
+			texts = append(texts, b.Text)
+		}
+	}
+	return strings.Join(texts, "\n"), images
+}
+
+// splitResult splits a tool result for formats in which it is text only: its
+// images must follow in another message.
+func splitResult(m *Model, content []Block) (text string, images []Block) {
+	text, images = split(sendable(m, content))
+	if text == "" && images != nil {
+		text = "(image below)"
+	}
+	return cmp.Or(text, "(no output)"), images
+}
+
+func blank(s string) bool { return strings.TrimSpace(s) == "" }
+
+// comma appends a comma behind an earlier item.
+func comma(dst []byte) []byte {
+	if len(dst) > 0 {
+		dst = append(dst, ',')
+	}
+	return dst
+}
+
+var (
+	wordID  = lazyRegexp(`^[A-Za-z0-9_-]{1,64}$`)
+	notWord = lazyRegexp(`[^A-Za-z0-9_-]`)
+)
+
+// wireID is a tool call's id as a vendor takes it. One that does not match is
+// replaced by a digest, so that different ones stay different.
+func wireID(id string, pattern func() *regexp.Regexp) string {
+	if pattern().MatchString(id) {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return fmt.Sprintf("call_%x", sum[:16])
+}
+
+// wireToolName is a tool's name as all vendors take it. Models make names up.
+func wireToolName(name string) string {
+	name = notWord().ReplaceAllString(name, "_")
+	return cmp.Or(name[:min(len(name), 64)], "_")
 }

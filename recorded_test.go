@@ -198,7 +198,7 @@ func decodeStream(t *testing.T, w wireFormat, r *request, body io.Reader) (*Mess
 		ended bool
 	}
 	var blocks []*seen
-	a := &assembler{msg: &Message{Role: "assistant", Time: time.Now(), Provider: r.model.Provider, Model: r.model.ID}}
+	a := &assembler{msg: &Message{Role: "assistant", Time: time.UnixMilli(3), Provider: r.model.Provider, Model: r.model.ID}}
 	a.on = func(d delta) {
 		if d.phase == "start" {
 			blocks = append(blocks, &seen{})
@@ -214,8 +214,7 @@ func decodeStream(t *testing.T, w wireFormat, r *request, body io.Reader) (*Mess
 		b.text.Write(d.text)
 		b.ended = d.phase == "end"
 	}
-	p := &httpProvider{wire: w}
-	err := p.read(&guard{body: body}, w.parser(r, a), 0)
+	err := read(&guard{body: body}, w.parser(a), 0)
 	a.finish()
 	var pe *providerError
 	if err != nil && !errors.As(err, &pe) {

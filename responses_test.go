@@ -154,7 +154,8 @@ var responsesStreams = map[string]string{
 	"broken-event": `
 		text "A"
 		 ()
-		error: the server sent an event that is not JSON: "{\"type\":\"response.output_text.delta\",\"output_index\":0,\"delta\":\"B"`,
+		error: the server sent an event that is not JSON: "{\"type\":\"response.output_text.delta\",\"output_index\":0,\"delta\":\"B"
+		retry 0s`,
 	"phase": `
 		text "Looking." commentary
 		text "Found." final_answer
@@ -232,21 +233,6 @@ func describeResponses(m *Message, err error) string {
 	return d.String()
 }
 
-// chunks is a reader that gives at most n bytes at a time.
-type chunks struct {
-	data []byte
-	n    int
-}
-
-func (c *chunks) Read(b []byte) (int, error) {
-	if len(c.data) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(b, c.data[:min(c.n, len(c.data))])
-	c.data = c.data[n:]
-	return n, nil
-}
-
 func TestResponsesStreams(t *testing.T) {
 	files, err := filepath.Glob("testdata/streams/responses-*.sse")
 	if err != nil || len(files) != len(responsesStreams) {
@@ -260,7 +246,7 @@ func TestResponsesStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, n := range []int{len(data), 1, 7, 4096} {
-				if got := describeResponses(decodeResponses(t, &chunks{data, n})); got != responsesStreams[name] {
+				if got := describeResponses(decodeResponses(t, &chunked{data, n})); got != responsesStreams[name] {
 					t.Errorf("in chunks of %d:%s\nwant:%s", n, got, responsesStreams[name])
 				}
 			}
@@ -336,7 +322,7 @@ func TestResponsesBody(t *testing.T) {
 	r := &request{model: m, system: "Be brief.", tools: responsesToolList(), messages: responsesTalk(m), reasoning: "high"}
 	check := func(r *request, head string, items ...string) {
 		t.Helper()
-		got := string(responsesWire{}.body(r))
+		got := string(wireBody(responsesWire{}, r))
 		if want := head + strings.Join(items, ",") + "]}"; got != want {
 			t.Errorf("%s\nwant\n%s", got, want)
 		}
@@ -350,7 +336,7 @@ func TestResponsesBody(t *testing.T) {
 	// The same transcript for another model: nothing of the first one's own.
 	other := *m
 	other.ID, other.Vision, other.MaxOutput, other.Levels = "other", false, 0, nil
-	note := "(image left out: this model takes no images)"
+	note := "(an image was left out: this model takes no images)"
 	r = &request{model: &other, messages: r.messages, maxTokens: 100}
 	check(r, `{"model":"other","stream":true,"store":false,"max_output_tokens":100,"input":[`,
 		strings.ReplaceAll(first, `{"type":"input_image","detail":"auto","image_url":"data:image/png;base64,AAAA"}`, `{"type":"input_text","text":"`+note+`"}`),
@@ -365,9 +351,9 @@ func TestResponsesImageOnlyResult(t *testing.T) {
 		{Role: "tool", CallID: "b", ToolName: "read", Content: []Block{{Type: "image", MimeType: "image/png", Data: "BBBB"}}},
 		{Role: "assistant", Content: []Block{{Type: "text", Text: "Nice."}}},
 		{Role: "tool", CallID: "c", ToolName: "read"}}}
-	body := string(responsesWire{}.body(r))
+	body := string(wireBody(responsesWire{}, r))
 	at := -1
-	for _, part := range []string{`"call_id":"a","output":"(the image follows)"`, `"call_id":"b","output":"(the image follows)"`,
+	for _, part := range []string{`"call_id":"a","output":"(image below)"`, `"call_id":"b","output":"(image below)"`,
 		"base64,AAAA", "base64,BBBB", "Nice.", `"call_id":"c","output":"(no output)"`} {
 		next := strings.Index(body, part)
 		if next <= at {
@@ -394,14 +380,14 @@ func TestResponsesHead(t *testing.T) {
 		{"xai", "grok-4.5", "low", 0, `"effort":"low"`, `max_output_tokens`},
 	} {
 		m := catalogModel(t, c.provider, c.model, "")
-		body := string(responsesWire{}.body(&request{model: m, reasoning: c.level, maxTokens: c.maxTokens, messages: []*Message{userText("hi")}}))
+		body := string(wireBody(responsesWire{}, &request{model: m, reasoning: c.level, maxTokens: c.maxTokens, messages: []*Message{userText("hi")}}))
 		if !strings.Contains(body, c.has) || c.lacks != "" && strings.Contains(body, c.lacks) {
 			t.Errorf("%s %q: %s", c.model, c.level, body)
 		}
 	}
 	m := responsesModel(t)
 	m.Levels = map[string]string{"off": "off", "low": "low"} // a model of the user's
-	if body := string(responsesWire{}.body(&request{model: m})); strings.Contains(body, `"reasoning":`) {
+	if body := string(wireBody(responsesWire{}, &request{model: m})); strings.Contains(body, `"reasoning":`) {
 		t.Errorf("%s", body)
 	}
 }
@@ -410,8 +396,8 @@ func TestResponsesID(t *testing.T) {
 	long := strings.Repeat("x", 64)
 	seen := map[string]string{}
 	for id, kept := range map[string]bool{"call_AbC-19": true, long: true, "a.b": false, "a:b": false, "": false, "é": false, long + "y": false, long + "z": false} {
-		got := responsesID(id)
-		if (got == id) != kept || len(got) > 64 || got == "" || strings.ContainsFunc(got, notWord) || responsesID(id) != got {
+		got := wireID(id, wordID)
+		if (got == id) != kept || len(got) > 64 || got == "" || notWord().MatchString(got) || wireID(id, wordID) != got {
 			t.Errorf("%q: %q", id, got)
 		}
 		if seen[got] != "" {
@@ -489,12 +475,12 @@ data: {"type":"response.completed","response":{"status":"completed"}}
 	if want := []string{"start 0 ", "delta 0 é\u2028", "end 0 ", "start 1 ", "delta 1 {\"path\":\"\ufffd\"}", "end 1 "}; !reflect.DeepEqual(deltas, want) {
 		t.Errorf("deltas %q", deltas)
 	}
-	before := responsesWire{}.body(r)
+	before := wireBody(responsesWire{}, r)
 	r.messages = append(r.messages, msg, &Message{Role: "tool", CallID: "call_1", ToolName: "read", Content: []Block{{Type: "text", Text: "text"}}})
 	if msg, _, err = callModel(t, r); err != nil || messageText(msg, "text") != "ok" {
 		t.Fatal(err)
 	}
-	if after := (responsesWire{}).body(r); !bytes.HasPrefix(after, bytes.TrimSuffix(before, []byte("]}"))) {
+	if after := wireBody(responsesWire{}, r); !bytes.HasPrefix(after, bytes.TrimSuffix(before, []byte("]}"))) {
 		t.Errorf("%s\nis not continued by\n%s", before, after)
 	}
 	if got := strictResponses(t, d.sent(1)); !reflect.DeepEqual(got, []string{"message", "message"}) {
@@ -526,12 +512,12 @@ func longTalk(m *Model, n int) []*Message {
 func TestResponsesHistoryIsKept(t *testing.T) {
 	m := responsesModel(t)
 	r := &request{model: m, messages: longTalk(m, 2000)}
-	first := responsesWire{}.body(r)
+	first := wireBody(responsesWire{}, r)
 	kept := &r.messages[0].wire.part[0][0]
-	if allocs := testing.AllocsPerRun(3, func() { responsesWire{}.body(r) }); allocs > 30 {
+	if allocs := testing.AllocsPerRun(3, func() { wireBody(responsesWire{}, r) }); allocs > 30 {
 		t.Errorf("%.0f allocations for a history that is encoded", allocs)
 	}
-	if &r.messages[0].wire.part[0][0] != kept || !bytes.Equal(first, responsesWire{}.body(r)) {
+	if &r.messages[0].wire.part[0][0] != kept || !bytes.Equal(first, wireBody(responsesWire{}, r)) {
 		t.Error("the history was encoded again")
 	}
 }
@@ -539,10 +525,10 @@ func TestResponsesHistoryIsKept(t *testing.T) {
 func BenchmarkResponsesBody(b *testing.B) {
 	m := responsesModel(b)
 	r := &request{model: m, messages: longTalk(m, 2000)}
-	b.SetBytes(int64(len(responsesWire{}.body(r))))
+	b.SetBytes(int64(len(wireBody(responsesWire{}, r))))
 	b.ReportAllocs()
 	for b.Loop() {
-		responsesWire{}.body(r)
+		wireBody(responsesWire{}, r)
 	}
 }
 
@@ -550,7 +536,7 @@ var responsesDeltaEvent = []byte(`{"type":"response.output_text.delta","content_
 
 func BenchmarkResponsesDelta(b *testing.B) {
 	a := &assembler{msg: &Message{}, on: func(delta) {}}
-	p := responsesWire{}.parser(nil, a)
+	p := responsesWire{}.parser(a)
 	b.SetBytes(int64(len(responsesDeltaEvent)))
 	b.ReportAllocs()
 	for b.Loop() {

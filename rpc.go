@@ -332,12 +332,9 @@ type zotServer struct {
 
 // run serves until the input ends. It reports whether the client was refused.
 func (s *zotServer) run(in io.Reader) (refused bool) {
-	idle := func() {
-		s.agent.start()
-		s.view.wait(s.agent.ctx, maxBacklog)
-	}
 	admitted := s.token == ""
-	serve(in, idle, func(c *command, err error) (stop bool) {
+	serve(in, s.agent.start, func(c *command, err error) (stop bool) {
+		s.view.wait(s.agent.ctx, maxBacklog)
 		switch {
 		case !admitted && (err != nil || c.name != "hello" || !s.knows(c)):
 			s.respond(c, nil, errors.New("unauthorized: the first line must be a hello with the right token"))
@@ -400,9 +397,8 @@ func (s *zotServer) handle(c *command) {
 		s.respondLocked(c, s.state(), nil)
 	case "get_messages":
 		a.mu.Lock()
-		messages := a.messages
-		a.mu.Unlock()
-		s.respond(c, messageList(messages), nil)
+		defer a.mu.Unlock()
+		s.respondLocked(c, messageList(a.messages), nil)
 	case "get_models":
 		s.respond(c, map[string]any{"models": s.models()}, nil)
 	case "get_commands": // known when the extensions are there; the reader does not wait for that

@@ -25,8 +25,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,7 +59,7 @@ func newScript(model string) (provider, error) {
 	if model == "demo" {
 		return demo{}, nil
 	}
-	data, err := os.ReadFile(model)
+	data, err := readRegular(model)
 	if err != nil {
 		return nil, fmt.Errorf("the model of --provider script is \"demo\" or a script file: %w", err)
 	}
@@ -99,7 +97,7 @@ func parseStep(line string) (step, error) {
 			}
 		}
 		kind := map[string]string{"text": "text", "think": "thinking"}[verb]
-		return func(_ context.Context, _ *request, a *assembler) error { a.extend(kind, arg); return nil }, nil
+		return func(_ context.Context, _ *request, a *assembler) error { a.add(a.last(kind), []byte(arg)); return nil }, nil
 	case "call":
 		name, args, _ := strings.Cut(arg, " ")
 		id := ""
@@ -140,7 +138,10 @@ func parseStep(line string) (step, error) {
 		}
 		st, err := parseStep(rest)
 		return func(ctx context.Context, r *request, a *assembler) error {
-			for range n {
+			for i := range n {
+				if i%256 == 255 {
+					r.pause()
+				}
 				if err := st.do(ctx, r, a); err != nil {
 					return err
 				}
@@ -169,21 +170,11 @@ func (s *scriptProvider) call(ctx context.Context, r *request, on func(delta)) (
 	a.finish()
 	if m.Stop == "" {
 		m.Stop = "end_turn"
-		if slices.ContainsFunc(m.Content, func(b Block) bool { return b.Type == "tool_call" }) {
+		if m.has("tool_call") {
 			m.Stop = "tool_use"
 		}
 	}
 	return m, context.Cause(ctx)
-}
-
-// extend adds to the last block if it is of this type, else begins one.
-func (a *assembler) extend(kind, text string) {
-	i := len(a.msg.Content) - 1
-	if i < 0 || a.msg.Content[i].Type != kind {
-		a.finish()
-		i = a.start(Block{Type: kind})
-	}
-	a.add(i, []byte(text))
 }
 
 func parseUsage(arg string) (u Usage, err error) {
@@ -267,7 +258,7 @@ func (demo) call(ctx context.Context, r *request, on func(delta)) (*Message, err
 		say = "## Goal\nLooking around with the scripted provider.\n\n## Next steps\nnone"
 	}
 	for _, word := range strings.SplitAfter(say, " ") {
-		a.extend("text", word)
+		a.add(a.last("text"), []byte(word))
 		r.pause()
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
 			return m, err

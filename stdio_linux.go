@@ -3,26 +3,24 @@ package main
 import (
 	"os"
 	"syscall"
+	"unsafe"
 )
 
-// watchReader calls gone when the other end of a pipe is closed, also while
-// nothing is written: a write end becomes "readable" when it has failed. For
-// anything but a pipe it returns at once.
+// watchReader calls gone when the other end of a pipe or socket is closed, also
+// while nothing is written. (Node gives its children sockets.)
 func watchReader(out *os.File, gone func()) {
-	info, err := out.Stat()
-	fd := int(out.Fd())
-	if err != nil || info.Mode()&os.ModeNamedPipe == 0 || fd >= 64 {
-		return
-	}
+	poll := struct {
+		fd              int32
+		events, revents int16 // no events are asked for: errors and hang-ups are always told
+	}{fd: int32(out.Fd())}
 	for {
-		var set syscall.FdSet
-		set.Bits[0] = 1 << fd
-		_, err := syscall.Select(fd+1, &set, nil, nil, nil)
-		if err == nil {
+		_, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1, 0, 0, 0, 0)
+		switch errno {
+		case 0:
 			gone()
 			return
-		}
-		if err != syscall.EINTR {
+		case syscall.EINTR:
+		default:
 			return
 		}
 	}

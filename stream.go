@@ -9,9 +9,11 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,21 +41,25 @@ var defaultTimeouts = timeouts{Headers: 60, FirstEvent: 300, Gap: 120}
 type wireFormat interface {
 	// endpoint is the URL of a call and sets the headers that carry the key.
 	endpoint(base, key string, r *request, h http.Header) string
-	// body encodes a request. Messages keep their encoding in Message.wire.
-	body(r *request) []byte
+	// body encodes a request, in pieces: what is kept is not copied. Messages keep their encoding in Message.wire.
+	body(r *request) [][]byte
 	// parser reads the events of one answer into a.
-	parser(r *request, a *assembler) streamParser
+	parser(a *assembler) streamParser
 }
 
 // streamParser turns events into an assembled message.
 type streamParser interface {
-	// event takes one event. name is "json" for a body that was plain JSON.
-	// data is valid during the call. meaningful is false for keep-alives.
+	// event takes one event that looks like a JSON object; errNotJSON says that
+	// it is none, io.EOF that the answer is over. name is "json" for a body that
+	// was plain JSON. data is valid during the call. meaningful is false for
+	// keep-alives.
 	event(name string, data []byte) (meaningful bool, err error)
-	// end is called when the stream has ended (or the parser said io.EOF): it
-	// sets the message's Stop, or says what is missing.
-	end() error
+	// end is called when the stream has ended: it sets the message's Stop, or
+	// says what is missing. done: the server said that this is the end.
+	end(done bool) error
 }
+
+var errNotJSON = errors.New("not JSON")
 
 // httpProvider makes the calls of one wire format.
 type httpProvider struct {
@@ -64,10 +70,7 @@ type httpProvider struct {
 }
 
 func newHTTPProvider(m *Model, key func() (string, error), limits timeouts) *httpProvider {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.DisableCompression = true // a compressed stream comes in lumps
-	t.ReadBufferSize = 64 << 10
-	p := &httpProvider{key: key, limits: limits, client: &http.Client{Transport: t, CheckRedirect: sameHost}}
+	p := &httpProvider{key: key, limits: limits, client: httpClient()}
 	switch m.API {
 	case "anthropic-messages":
 		p.wire = anthropicWire{}
@@ -79,6 +82,14 @@ func newHTTPProvider(m *Model, key func() (string, error), limits timeouts) *htt
 	return p
 }
 
+// httpClient is one for all models: they share its connections.
+var httpClient = sync.OnceValue(func() *http.Client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DisableCompression = true // a compressed stream comes in lumps
+	t.ReadBufferSize = 64 << 10
+	return &http.Client{Transport: t, CheckRedirect: sameHost}
+})
+
 // sameHost lets a redirect pass only to where the key may go.
 func sameHost(r *http.Request, via []*http.Request) error {
 	first := via[0].URL
@@ -87,12 +98,6 @@ func sameHost(r *http.Request, via []*http.Request) error {
 	}
 	return nil
 }
-
-var (
-	errHeaders    = errors.New("no answer from the server")
-	errFirstEvent = errors.New("the server accepted the request but sent nothing")
-	errGap        = errors.New("the server stopped sending")
-)
 
 // call makes one attempt.
 func (p *httpProvider) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
@@ -116,127 +121,135 @@ func (p *httpProvider) call(ctx context.Context, r *request, on func(delta)) (*M
 	if len(key) >= 8 { // a server may repeat it; a shorter one is no secret
 		pe.message = strings.ReplaceAll(pe.message, key, "[key]")
 	}
+	pe.message = shorten(pe.message, 1000) // only now: a cut key would not be found
 	return a.msg, pe
 }
 
 func (p *httpProvider) attempt(ctx context.Context, key string, r *request, a *assembler) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	body := p.wire.body(r)
-	req, err := http.NewRequestWithContext(ctx, "POST", "", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	address := p.wire.endpoint(r.model.BaseURL, key, r, req.Header)
-	if req.URL, err = url.Parse(address); err != nil || req.URL.Host == "" {
+	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"text/event-stream"}, "User-Agent": {"zot/" + version()}}
+	address := p.wire.endpoint(r.model.BaseURL, key, r, header)
+	req, err := http.NewRequestWithContext(ctx, "POST", address, nil)
+	if err != nil || req.URL.Host == "" {
 		return &providerError{message: fmt.Sprintf("the base URL %q is not a URL: set --base-url", r.model.BaseURL)}
 	}
-	req.Host = req.URL.Host
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "text/event-stream")
-	req.Header.Set("User-Agent", "zot/"+version())
+	req.Header = header
+	pieces := p.wire.body(r)
+	for _, piece := range pieces {
+		req.ContentLength += int64(len(piece))
+	}
+	req.GetBody = func() (io.ReadCloser, error) { // again after a redirect
+		rest := net.Buffers(slices.Clone(pieces))
+		return io.NopCloser(&rest), nil
+	}
+	req.Body, _ = req.GetBody()
 
 	limits := p.limits
 	if isLoopback(r.model.BaseURL) { // a local model may take its time
 		limits.Headers, limits.FirstEvent = 0, 0
 	}
-	guard := &guard{cancel: cancel, pause: r.pause}
-	defer guard.stop()
-	guard.expect(errHeaders, limits.Headers)
-	resp, err := p.client.Do(req)
-	if err != nil {
+	g := &guard{cancel: cancel, pause: r.pause}
+	g.expect("no answer from the server", limits.Headers)
+	var resp *http.Response
+	g.wait(func() { resp, err = p.client.Do(req) })
+	if err == nil {
+		defer resp.Body.Close()
+		g.body = resp.Body
+		err = p.answer(g, resp, a, limits)
+	}
+	if _, told := err.(*providerError); err != nil && !told {
 		return cmp.Or(context.Cause(ctx), err)
 	}
-	defer resp.Body.Close()
+	return err
+}
+
+// answer reads a response: an error, or events.
+func (p *httpProvider) answer(g *guard, resp *http.Response, a *assembler, limits timeouts) error {
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		text, _ := io.ReadAll(io.LimitReader(g, 1<<20))
 		return httpError(resp.StatusCode, resp.Header, text)
 	}
-	guard.expect(errFirstEvent, limits.FirstEvent)
-	guard.body = resp.Body
-	if err := p.read(guard, p.wire.parser(r, a), limits.Gap); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		return err
-	}
-	return nil
+	g.expect("the server accepted the request but sent nothing", limits.FirstEvent)
+	return read(g, p.wire.parser(a), limits.Gap)
 }
 
 // read feeds the events of a body to a parser until either ends.
-func (p *httpProvider) read(g *guard, parser streamParser, gap float64) error {
-	events := sseReader{r: g}
+func read(g *guard, parser streamParser, gap float64) error {
+	events := newSSEReader(g)
+	var broken error // the last event was not JSON
 	for {
 		name, data, err := events.next()
-		if err == io.EOF {
-			return parser.end()
-		}
-		if err != nil {
+		switch {
+		case err == io.EOF: // a broken event at the end is where the connection was cut
+			return parser.end(false)
+		case err != nil:
+			if parser.end(false) == nil {
+				return nil // it was complete before the connection failed
+			}
 			return err
+		case broken != nil:
+			return broken
+		}
+		switch data = bytes.TrimSpace(data); {
+		case name == "error":
+			return streamError(data)
+		case string(data) == "[DONE]":
+			return parser.end(true)
+		case len(data) == 0 || data[0] != '{': // some servers' idea of a keep-alive
+			continue
 		}
 		meaningful, err := parser.event(name, data)
-		if err == io.EOF {
-			return parser.end()
-		}
-		if err != nil {
+		switch {
+		case err == errNotJSON:
+			broken = &providerError{message: fmt.Sprintf("the server sent an event that is not JSON: %.200q", data), retry: true}
+		case err == io.EOF, err == nil && name == "json":
+			return parser.end(true)
+		case err != nil:
 			return err
-		}
-		if meaningful {
-			g.expect(errGap, gap)
+		case meaningful:
+			g.expect("the server stopped sending", gap)
 		}
 	}
 }
 
-// guard is a response body with a limit on how long each wait may last. The
-// limit runs across reads until something meaningful came, and stands still
+// guard is a response body with a limit on how long the server may be waited
+// for. The limit runs across reads until the next one is set, and stands still
 // while our own side is the one that is waited for.
 type guard struct {
 	body   io.Reader
 	cancel context.CancelCauseFunc
 	pause  func()
-	timer  *time.Timer
-	reason error
+	reason string
 	limit  time.Duration
-	left   time.Duration // of the limit; -1: no limit
-	fresh  bool          // something meaningful came since the last read
+	left   time.Duration // of the limit
 }
 
-// expect starts a new limit in seconds (0 is none) with the error it ends in.
-func (g *guard) expect(reason error, seconds float64) {
-	g.reason, g.limit, g.fresh = reason, time.Duration(seconds*float64(time.Second)), true
-	if g.body == nil { // before the first read: the wait has begun
-		g.arm()
-	}
+// expect starts a new limit in seconds (0 is none) with what its end means.
+func (g *guard) expect(reason string, seconds float64) {
+	g.reason, g.limit = reason, time.Duration(seconds*float64(time.Second))
+	g.left = g.limit
 }
 
-func (g *guard) arm() {
-	if g.fresh {
-		g.left, g.fresh = g.limit, false
+// wait lets f wait for the server.
+func (g *guard) wait(f func()) {
+	if g.limit > 0 {
+		reason, limit := g.reason, g.limit
+		timer := time.AfterFunc(g.left, func() {
+			g.cancel(&providerError{message: fmt.Sprintf("%s for %v", reason, limit), retry: true})
+		})
+		defer timer.Stop()
 	}
-	g.stop()
-	if g.limit == 0 {
-		return
-	}
-	reason := fmt.Errorf("%w for %v", g.reason, g.limit)
-	g.timer = time.AfterFunc(g.left, func() { g.cancel(&providerError{message: reason.Error(), retry: true}) })
+	start := time.Now()
+	f()
+	g.left -= time.Since(start)
 }
 
-func (g *guard) stop() {
-	if g.timer != nil {
-		g.timer.Stop()
-	}
-}
-
-func (g *guard) Read(b []byte) (int, error) {
+func (g *guard) Read(b []byte) (n int, err error) {
 	if g.pause != nil {
-		g.stop()
 		g.pause()
 	}
-	g.arm()
-	start := time.Now()
-	n, err := g.body.Read(b)
-	g.stop() // what we do with the bytes is not the server's time either
-	g.left -= time.Since(start)
+	g.wait(func() { n, err = g.body.Read(b) })
 	return n, err
 }
 
@@ -246,42 +259,39 @@ func (g *guard) Read(b []byte) (int, error) {
 // last event needs no blank line. A body that is plain JSON is one event
 // named "json".
 type sseReader struct {
-	r          io.Reader
-	buf        []byte
-	start, end int // the unread part of buf
-	skipLF     bool
-	eof        error
-	joined     []byte // data of an event with several data lines
-	name       string // of the last event that had one
-	begun      bool   // the first line was seen
+	lines *bufio.Reader
+	long  []byte // a line that does not fit into its buffer
+	data  []byte // of the event, an LF before each line
+	name  string // of the last event that had one
+	begun bool   // the first line was seen
 }
 
 // maxEvent bounds one line, one event and one plain JSON body.
 const maxEvent = 64 << 20
 
+var errTooLong = fmt.Errorf("the server sent more than %d MiB in one piece", maxEvent>>20)
+
+func newSSEReader(r io.Reader) *sseReader {
+	return &sseReader{lines: bufio.NewReaderSize(&lineEnds{r: r}, 64<<10)}
+}
+
+// next returns an event's name and its data, which is valid until the next call.
 func (s *sseReader) next() (name string, data []byte, err error) {
-	lines := 0
+	s.data = s.data[:0]
 	for {
 		line, err := s.line()
+		if len(line) == 0 && len(s.data) > 0 && (err == nil || err == io.EOF) {
+			return name, s.data[1:], nil
+		}
 		if err != nil {
-			if lines > 0 && err == io.EOF {
-				return name, data, nil
-			}
 			return "", nil, err
 		}
 		if !s.begun && len(line) > 0 {
 			s.begun = true
 			line = bytes.TrimPrefix(line, []byte("\ufeff"))
-			if line[0] == '{' {
+			if bytes.HasPrefix(line, []byte("{")) {
 				return s.plain(line)
 			}
-		}
-		if len(line) == 0 {
-			if lines > 0 {
-				return name, data, nil
-			}
-			name = ""
-			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
 		value = bytes.TrimPrefix(value, []byte(" "))
@@ -291,100 +301,73 @@ func (s *sseReader) next() (name string, data []byte, err error) {
 				s.name = string(value) // most events have the name of the one before
 			}
 			name = s.name
-			continue
 		case "error":
 			name = "error"
+			fallthrough
 		case "data":
-		default:
-			continue
-		}
-		lines++
-		if lines == 1 {
-			// Valid until the next line is read; kept if there is one.
-			s.joined = append(s.joined[:0], value...)
-		} else {
-			if len(s.joined)+len(value) > maxEvent {
-				return "", nil, fmt.Errorf("the server sent an event of more than %d MiB", maxEvent>>20)
+			if s.data = append(append(s.data, '\n'), value...); len(s.data) > maxEvent {
+				return "", nil, errTooLong
 			}
-			s.joined = append(append(s.joined, '\n'), value...)
 		}
-		data = s.joined
+		if len(line) == 0 {
+			name = ""
+		}
 	}
 }
 
 // plain reads the rest of a body that is not an event stream.
 func (s *sseReader) plain(line []byte) (string, []byte, error) {
-	all := bytes.Clone(line)
-	for len(all) <= maxEvent {
-		line, err := s.line()
-		if err == io.EOF {
-			return "json", all, nil
-		}
-		if err != nil {
-			return "", nil, err
-		}
-		all = append(append(all, '\n'), line...)
+	body := append(bytes.Clone(line), '\n')
+	rest, err := io.ReadAll(io.LimitReader(s.lines, maxEvent))
+	if len(rest) == maxEvent {
+		err = errTooLong
 	}
-	return "", nil, fmt.Errorf("the server sent a body of more than %d MiB", maxEvent>>20)
+	return "json", append(body, rest...), err
 }
 
-// line returns the next line without its end, valid until the next call.
+// line returns the next line without its end, valid until the next call. The
+// last line of a body may have no end.
 func (s *sseReader) line() ([]byte, error) {
-	scanned := 0
-	for {
-		if s.skipLF && s.start < s.end {
-			if s.buf[s.start] == '\n' {
-				s.start++
+	part, err := s.lines.ReadSlice('\n')
+	if err == bufio.ErrBufferFull {
+		s.long = s.long[:0]
+		for err == bufio.ErrBufferFull {
+			if s.long = append(s.long, part...); len(s.long) > maxEvent {
+				return nil, errTooLong
 			}
-			s.skipLF = false
+			part, err = s.lines.ReadSlice('\n')
 		}
-		rest := s.buf[s.start:s.end]
-		if scanned > len(rest) {
-			scanned = len(rest)
-		}
-		n := bytes.IndexByte(rest[scanned:], '\n')
-		if n < 0 {
-			n = len(rest)
-		} else {
-			n += scanned
-		}
-		if cr := bytes.IndexByte(rest[scanned:n], '\r'); cr >= 0 {
-			s.start += scanned + cr + 1
-			s.skipLF = true
-			return rest[:scanned+cr], nil
-		}
-		if n < len(rest) {
-			s.start += n + 1
-			return rest[:n], nil
-		}
-		scanned = len(rest)
-		if s.eof != nil {
-			s.start = s.end
-			if len(rest) > 0 && s.eof == io.EOF {
-				return rest, nil
-			}
-			return nil, s.eof
-		}
-		s.fill()
-		if len(s.buf) > maxEvent {
-			return nil, fmt.Errorf("the server sent a line of more than %d MiB", maxEvent>>20)
-		}
+		s.long = append(s.long, part...)
+		part = s.long
 	}
+	if err == io.EOF && len(part) > 0 {
+		err = nil
+	}
+	return bytes.TrimSuffix(part, []byte("\n")), err
 }
 
-// fill reads more bytes behind the unread ones.
-func (s *sseReader) fill() {
-	if s.start > 0 {
-		s.end = copy(s.buf, s.buf[s.start:s.end])
-		s.start = 0
+// lineEnds reads a text with LF in the place of CRLF and CR.
+type lineEnds struct {
+	r  io.Reader
+	cr bool // the last byte was a CR
+}
+
+func (l *lineEnds) Read(b []byte) (int, error) {
+	n, err := l.r.Read(b)
+	if !l.cr && bytes.IndexByte(b[:n], '\r') < 0 {
+		return n, err
 	}
-	if s.end == len(s.buf) {
-		s.buf = slices.Grow(s.buf, max(64<<10, len(s.buf)))
-		s.buf = s.buf[:cap(s.buf)]
+	kept := b[:0]
+	for _, c := range b[:n] {
+		switch {
+		case c == '\r':
+			kept = append(kept, '\n')
+		case c != '\n' || !l.cr:
+			kept = append(kept, c)
+		}
+		l.cr = c == '\r'
 	}
-	n, err := s.r.Read(s.buf[s.end:])
-	s.end += n
-	s.eof = err
+	return len(kept), err
 }
 
 // assembler builds a message block by block and tells the agent of each step.
@@ -404,20 +387,58 @@ func (a *assembler) start(b Block) int {
 	return i
 }
 
-// add appends text, thinking or argument JSON to an open block.
-func (a *assembler) add(i int, text []byte) {
-	if len(text) > 0 {
-		a.text[i] = append(a.text[i], text...)
-		a.on(delta{phase: "delta", index: i, block: &a.msg.Content[i], text: text})
+// startCall opens a tool call. Its id is the server's unless that is missing or
+// was used in this message; a made-up one is unique in the conversation.
+func (a *assembler) startCall(id, name string) int {
+	if id == "" || slices.ContainsFunc(a.msg.Content, func(b Block) bool { return b.ID == id }) {
+		id = fmt.Sprintf("call_%d_%d", a.msg.Time.UnixMilli(), len(a.msg.Content)+1)
+	}
+	return a.start(Block{Type: "tool_call", ID: id, Name: name})
+}
+
+// last returns the index of the last block if that is of this type and open,
+// else it starts one.
+func (a *assembler) last(kind string) int {
+	if i := len(a.msg.Content) - 1; i >= 0 && a.msg.Content[i].Type == kind && a.text[i] != nil {
+		return i
+	}
+	a.endText()
+	return a.start(Block{Type: kind})
+}
+
+// endText completes the last block if that is text or thinking.
+func (a *assembler) endText() {
+	if i := len(a.msg.Content) - 1; i >= 0 && a.msg.Content[i].Type != "tool_call" {
+		a.end(i)
 	}
 }
 
-// isOpen reports whether a block can still grow.
-func (a *assembler) isOpen(i int) bool { return a.text[i] != nil }
+// add appends text, thinking or argument JSON to an open block.
+func (a *assembler) add(i int, text []byte) {
+	a.grow(i, append(a.text[i], text...))
+}
+
+// addJSON appends a value as it stands in an event: what a string says, and in
+// arguments also any other value, which some servers send.
+func (a *assembler) addJSON(i int, v []byte) {
+	if a.msg.Content[i].Type == "tool_call" && len(v) > 0 && v[0] != '"' {
+		a.add(i, v)
+	} else {
+		a.grow(i, appendText(a.text[i], v))
+	}
+}
+
+// grow sets the longer text of a block, unless that has ended.
+func (a *assembler) grow(i int, text []byte) {
+	if old := len(a.text[i]); a.text[i] != nil && len(text) > old {
+		a.text[i] = text
+		a.on(delta{phase: "delta", index: i, block: &a.msg.Content[i], text: text[old:]})
+	}
+}
 
 // end completes a block.
 func (a *assembler) end(i int) {
-	if !a.isOpen(i) {
+	if a.text[i] == nil {
 		return
 	}
 	b := &a.msg.Content[i]
@@ -443,11 +464,8 @@ func (a *assembler) finish() {
 func (b *Block) setArgs(raw []byte) {
 	b.Args, b.BadArgs = []byte("{}"), ""
 	raw = bytes.TrimSpace(raw)
-	if len(raw) > 0 && raw[0] == '"' {
-		if o, err := parseObject(slices.Concat([]byte(`{"s":`), raw, []byte("}"))); err == nil {
-			s, _ := o.str("s")
-			raw = bytes.TrimSpace([]byte(s))
-		}
+	if len(raw) > 0 && raw[0] == '"' && json.Valid(raw) {
+		raw = bytes.TrimSpace(appendText(nil, raw))
 	}
 	if len(raw) == 0 || string(raw) == "null" {
 		return
@@ -460,7 +478,14 @@ func (b *Block) setArgs(raw []byte) {
 	b.BadArgs = strings.ToValidUTF8(string(raw), "\ufffd")
 }
 
-var lostText = lazyRegexp(`(?i)server closed idle connection|connection (lost|broken)|GOAWAY|stream error|TLS handshake timeout`)
+// has reports whether a message has a block of a type.
+func (m *Message) has(kind string) bool {
+	return slices.ContainsFunc(m.Content, func(b Block) bool { return b.Type == kind })
+}
+
+// permanentText matches the network errors that would come again. net/http
+// exports few of its errors.
+var permanentText = lazyRegexp(`(?i)no such host|certificate|redirects to |unsupported protocol|HTTP response to HTTPS|invalid header`)
 
 // networkError is a call that got no HTTP answer, or lost it.
 func networkError(err error) *providerError {
@@ -468,76 +493,61 @@ func networkError(err error) *providerError {
 	if errors.As(err, &u) {
 		err = u.Err // the address is in the inner error; the method says nothing
 	}
-	pe := &providerError{message: "the model call failed: " + err.Error()}
-	var op *net.OpError
-	var dns *net.DNSError
-	switch {
-	case errors.As(err, &dns): // inside of an OpError
-		pe.retry = dns.IsTemporary || dns.IsTimeout
-	case errors.As(err, &op), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		pe.retry = true
-	default: // net/http does not export these
-		pe.retry = lostText().MatchString(pe.message)
+	text := err.Error()
+	if strings.HasSuffix(text, "EOF") {
+		return truncated()
 	}
-	if pe.retry && strings.HasSuffix(pe.message, "EOF") {
-		pe.message = "the server closed the connection before the answer was complete"
-	}
-	return pe
+	return &providerError{message: "the model call failed: " + text, retry: err != errTooLong && !permanentText().MatchString(text)}
 }
 
 // truncated is a stream that ended without saying that it was complete.
-func truncated() error {
+func truncated() *providerError {
 	return &providerError{message: "the server closed the connection before the answer was complete", retry: true}
 }
 
-// httpError is an answer with a status other than 200.
+// streamError is an error that a server reports with status 200.
+func streamError(data []byte) *providerError { return httpError(0, nil, data) }
+
+// httpError is an error that a server reports: by an answer with a status other
+// than 200, or (status 0) inside of a stream.
 func httpError(status int, h http.Header, body []byte) *providerError {
-	kind, message := vendorError(body)
+	kind, message, code := vendorError(body)
 	if message == "" {
-		message = strings.TrimSpace(string(body[:min(len(body), 500)]))
+		message = cmp.Or(textOf(body), strings.TrimSpace(string(body)))
 	}
-	pe := classify(status, kind, message)
-	if id := cmp.Or(h.Get("request-id"), h.Get("x-request-id")); id != "" {
+	pe := classify(cmp.Or(status, code), kind, message)
+	if id := cmp.Or(h.Get("request-id"), h.Get("x-request-id"), textOf(get(body, "request_id"))); id != "" {
 		pe.message += " (request " + id + ")"
 	}
-	pe.retryAfter = cmp.Or(retryAfter(h, time.Now()), pe.retryAfter)
+	pe.retryAfter = cmp.Or(retryAfter(h), pe.retryAfter)
 	return pe
 }
 
-// vendorError finds type and text in an error body or event of any vendor:
-// {"error":{"type","code","message"}}, {"error":"text"}, or the same unnested.
-// kind holds type and code if they differ.
-func vendorError(data []byte) (kind, message string) {
-	o, err := parseObject(data)
-	if err != nil {
-		if list := bytes.TrimSpace(data); len(list) > 1 && list[0] == '[' { // Google wraps errors in an array
-			return vendorError(bytes.TrimSpace(list[1 : len(list)-1]))
-		}
-		return "", ""
+// vendorError finds type, text and status in an error body or event of any
+// vendor: {"error":{"type","code","message"}}, {"error":"text"}, or the same
+// unnested. kind holds type and code if they differ.
+func vendorError(data []byte) (kind, message string, status int) {
+	if data = bytes.TrimSpace(data); len(data) > 1 && data[0] == '[' { // Google wraps errors in an array
+		return vendorError(data[1 : len(data)-1])
 	}
-	if nested := o["error"]; len(nested) > 0 && nested[0] == '{' {
+	v, _ := pick(data, "error", "type", "code", "status", "message", "detail", "status_code")
+	if nested := v[0]; len(nested) > 0 && nested[0] == '{' {
 		return vendorError(nested)
-	} else if len(nested) > 0 && nested[0] == '"' {
-		message, _ = o.str("error")
 	}
-	for _, key := range []string{"type", "code", "status"} {
-		s, err := o.str(key)
-		if err == nil && s != "" && s != "error" && s != kind {
+	for _, word := range v[1:4] {
+		if s := textOf(word); s != "" && s != "error" && s != kind {
 			kind = strings.TrimPrefix(kind+", "+s, ", ")
 		}
 	}
-	for _, key := range []string{"message", "detail"} {
-		if s, err := o.str(key); err == nil && message == "" {
-			message = s
-		}
+	message = cmp.Or(textOf(v[0]), textOf(v[4]), textOf(v[5]))
+	if n := max(count(v[2]), count(v[6])); n >= 400 && n < 600 { // OpenRouter, Google, Groq
+		status = n
 	}
-	if meta, err := parseObject(o["metadata"]); err == nil { // OpenRouter: what the vendor behind it said
-		if raw, err := meta.str("raw"); err == nil && raw != "" {
-			_, inner := vendorError([]byte(raw))
-			message += ": " + cmp.Or(inner, strings.ToValidUTF8(raw[:min(len(raw), 500)], ""))
-		}
+	if raw := textOf(get(data, "metadata", "raw")); raw != "" { // OpenRouter: what the vendor behind it said
+		_, inner, _ := vendorError([]byte(raw))
+		message += ": " + cmp.Or(inner, strings.ToValidUTF8(raw, ""))
 	}
-	return kind, message
+	return kind, message, status
 }
 
 // overflowText matches how vendors say that the context is too large.
@@ -564,7 +574,10 @@ func lazyRegexp(expr string) func() *regexp.Regexp {
 // and text.
 func classify(status int, kind, message string) *providerError {
 	pe := &providerError{status: status, retryAfter: hintedWait(message)}
-	for _, part := range []string{statusText(status), kind, message} {
+	if status > 0 {
+		pe.message = strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
+	}
+	for _, part := range []string{kind, message} {
 		if part != "" {
 			pe.message = strings.TrimPrefix(pe.message+": "+part, ": ")
 		}
@@ -589,15 +602,8 @@ func classify(status int, kind, message string) *providerError {
 	return pe
 }
 
-func statusText(status int) string {
-	if status == 0 {
-		return ""
-	}
-	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
-}
-
 // retryAfter is how long the server asks to wait; 0 when it does not say.
-func retryAfter(h http.Header, now time.Time) time.Duration {
+func retryAfter(h http.Header) time.Duration {
 	if ms, err := strconv.ParseFloat(h.Get("retry-after-ms"), 64); err == nil && ms > 0 {
 		return seconds(ms / 1000)
 	}
@@ -606,25 +612,21 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 		return seconds(s)
 	}
 	if t, err := http.ParseTime(after); err == nil {
-		return max(t.Sub(now), time.Millisecond)
+		return max(time.Until(t), time.Millisecond)
 	}
 	return 0
 }
 
 var (
-	tryAgainIn = lazyRegexp(`(?i)(?:try again|retry) (?:in|after) ((?:[0-9.]+\s*(?:ms|milliseconds?|seconds?|s|minutes?|m|hours?|h)\s*)+)`)
-	timePart   = lazyRegexp(`(?i)([0-9.]+)\s*(ms|milli|s|m|h)`)
+	tryAgainIn = lazyRegexp(`(?:try again|retry) (?:in|after) ((?:[0-9.]+ ?(?:ms|milliseconds?|seconds?|s|minutes?|m|hours?|h) ?)+)`)
+	goUnits    = strings.NewReplacer(" ", "", "milliseconds", "ms", "millisecond", "ms", "seconds", "s", "second", "s", "minutes", "m", "minute", "m", "hours", "h", "hour", "h")
 )
 
 // hintedWait is the time to wait that an error's text names: "try again in
 // 1m2.5s", "retry after 20 seconds".
 func hintedWait(message string) (wait time.Duration) {
-	unit := map[string]float64{"ms": 0.001, "milli": 0.001, "s": 1, "m": 60, "h": 3600}
-	if m := tryAgainIn().FindStringSubmatch(message); m != nil {
-		for _, part := range timePart().FindAllStringSubmatch(m[1], -1) {
-			n, _ := strconv.ParseFloat(part[1], 64)
-			wait += seconds(n * unit[strings.ToLower(part[2])])
-		}
+	if m := tryAgainIn().FindStringSubmatch(strings.ToLower(message)); m != nil {
+		wait, _ = time.ParseDuration(goUnits.Replace(m[1]))
 	}
 	return wait
 }

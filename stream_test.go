@@ -142,7 +142,7 @@ func TestSSEHoweverItIsCut(t *testing.T) {
 }
 
 func readEvents(t *testing.T, r io.Reader) (events []string) {
-	s := sseReader{r: r}
+	s := newSSEReader(r)
 	for {
 		name, data, err := s.next()
 		if err == io.EOF {
@@ -168,7 +168,7 @@ func TestSSELongLine(t *testing.T) {
 	if len(got) != 1 || got[0] != "|"+long {
 		t.Error("a line of 16 MiB was not read whole")
 	}
-	s := sseReader{r: io.MultiReader(strings.NewReader("data: "), &endless{})}
+	s := newSSEReader(io.MultiReader(strings.NewReader("data: "), &endless{}))
 	if _, _, err := s.next(); err == nil || !strings.Contains(err.Error(), "64 MiB") {
 		t.Errorf("an endless line: %v", err)
 	}
@@ -180,3 +180,6 @@ func (*endless) Read(b []byte) (int, error) {
 	copy(b, bytes.Repeat([]byte("x"), len(b)))
 	return len(b), nil
 }
+
+// wireBody is a request's body in one piece.
+func wireBody(w wireFormat, r *request) []byte { return bytes.Join(w.body(r), nil) }

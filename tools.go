@@ -20,14 +20,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
-	"strconv"
 	"strings"
 	"syscall"
 	"unicode/utf8"
@@ -37,7 +36,8 @@ const (
 	maxLines = 2000     // of text in one result
 	maxBytes = 50 << 10 // of text in one result
 
-	fileMax    = 64 << 20 // of an image, or of a file to edit
+	imageMax   = 64 << 20 // bytes of an image file
+	editMax    = 16 << 20 // bytes of a file to edit
 	diffMax    = 50 << 10
 	countAhead = 8 << 20 // bytes behind what read shows that it reads to count lines
 	utf8BOM    = "\xef\xbb\xbf"
@@ -75,23 +75,14 @@ func builtinTools(e *toolEnv) []*tool {
 func newTool(name, description, schema string, run func(ctx context.Context, a *arguments, progress func(string)) (toolResult, error)) *tool {
 	t := &tool{name: name, description: description, schema: json.RawMessage(schema)}
 	t.run = func(ctx context.Context, c *toolCall) toolResult {
-		if ctx.Err() != nil {
-			return errorResult("Aborted before it started")
-		}
 		o, err := parseObject(c.args)
-		if err != nil {
-			return errorResult(fmt.Sprintf("Validation failed for tool %q: the arguments are %v", name, err))
-		}
-		a := &arguments{object: o}
+		a := &arguments{o, err}
 		r, err := run(ctx, a, c.progress)
-		switch {
-		case a.problem != "":
-			return errorResult(fmt.Sprintf("Validation failed for tool %q: %s%s", name, a.problem, a.unknown()))
-		case err != nil:
-			r = errorResult(err.Error())
+		if a.err != nil {
+			err = fmt.Errorf("Validation failed for tool %q: %w", name, a.err)
 		}
-		if ignored := a.unknown(); ignored != "" {
-			r.content = append(r.content, Block{Type: "text", Text: "[Ignored" + ignored + "]"})
+		if err != nil {
+			return errorResult(err.Error())
 		}
 		return r
 	}
@@ -102,59 +93,36 @@ func textResult(format string, values ...any) toolResult {
 	return toolResult{content: []Block{{Type: "text", Text: fmt.Sprintf(format, values...)}}}
 }
 
-// arguments are the arguments of one call. The first problem is kept, so that
-// a tool asks for all its parameters and then looks once.
+// arguments are the arguments of one call. The first error is kept, so that a
+// tool asks for all its parameters and then looks once.
 type arguments struct {
 	object
-	asked   []string // the tool's parameters
-	problem string
+	err error
 }
 
 func (a *arguments) fail(format string, values ...any) {
-	if a.problem == "" {
-		a.problem = fmt.Sprintf(format, values...)
+	if a.err == nil {
+		a.err = fmt.Errorf(format, values...)
 	}
-}
-
-// unknown says which arguments are no parameters of the tool; "" if all are.
-func (a *arguments) unknown() string {
-	var names []string
-	for name := range a.object {
-		if !slices.Contains(a.asked, name) {
-			names = append(names, strconv.Quote(name))
-		}
-	}
-	if names == nil {
-		return ""
-	}
-	slices.Sort(names)
-	return fmt.Sprintf(": there is no parameter %s, did you mean one of %s?", strings.Join(names, ", "), strings.Join(a.asked, ", "))
 }
 
 func (a *arguments) str(key string) string {
-	a.asked = append(a.asked, key)
 	if !a.has(key) {
-		a.fail("%q is missing, it must be a string", key)
+		a.fail("%q is missing, it must be a string; given are %q", key, slices.Sorted(maps.Keys(a.object)))
 	}
 	s, err := a.object.str(key)
 	if err != nil {
-		a.fail("%v", err)
+		a.fail("%w", err)
 	}
 	return s
 }
 
 // number returns a number, also one that was sent as a string.
-func (a *arguments) number(key string, absent float64) float64 {
-	a.asked = append(a.asked, key)
+func (a *arguments) number(key string, absent float64) (n float64) {
 	if !a.has(key) {
 		return absent
 	}
-	text := string(a.object[key])
-	if s, err := a.object.str(key); err == nil {
-		text = strings.TrimSpace(s)
-	}
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
+	if json.Unmarshal(bytes.Trim(a.object[key], `" `), &n) != nil {
 		a.fail("%q must be a number, not %s", key, a.object[key])
 	}
 	return n
@@ -163,64 +131,64 @@ func (a *arguments) number(key string, absent float64) float64 {
 // count returns a whole number of at least 1.
 func (a *arguments) count(key string, absent int) int {
 	n := a.number(key, float64(absent))
-	if n < 1 || n > 1<<53 || n != math.Trunc(n) {
+	if n < 1 || n > math.MaxInt32 || n != math.Trunc(n) {
 		a.fail("%q must be a whole number of at least 1, not %s", key, a.object[key])
 	}
 	return int(n)
 }
 
+// path returns the path of a file as it was given and made absolute.
+func (a *arguments) path(cwd string) (path, full string) {
+	path = a.str("path")
+	full = path
+	if path == "" {
+		a.fail("the path is empty")
+	}
+	if strings.HasPrefix(path, "~/") {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			a.fail("cannot expand ~: %w", err)
+		}
+		full = home + path[1:]
+	}
+	if !filepath.IsAbs(full) {
+		full = filepath.Join(cwd, full)
+	}
+	return path, full
+}
+
 // replacement is one element of edit's edits.
 type replacement struct{ oldText, newText string }
 
+func (a *arguments) replacement() replacement {
+	r := replacement{a.str("oldText"), a.str("newText")}
+	if r.oldText == "" {
+		a.fail(`"oldText" must not be empty; to create a file use write`)
+	}
+	return r
+}
+
 // replacements returns edit's edits; one may stand at the top.
 func (a *arguments) replacements() (list []replacement) {
-	add := func(a *arguments) {
-		r := replacement{a.str("oldText"), a.str("newText")}
-		if r.oldText == "" {
-			a.fail(`"oldText" must not be empty; to create a file use write`)
-		}
-		list = append(list, r)
-	}
-	a.asked = append(a.asked, "edits")
 	var items []json.RawMessage
 	if a.has("edits") && json.Unmarshal(a.object["edits"], &items) != nil {
 		a.fail(`"edits" must be an array of {oldText, newText}, not %s`, kindOf(a.object["edits"]))
 	}
 	for i, item := range items {
 		o, err := parseObject(item)
-		if err != nil {
-			a.fail("edits[%d] is %v", i, err)
-		}
-		nested := &arguments{object: o}
-		if add(nested); nested.problem != "" {
-			a.fail("edits[%d]: %s%s", i, nested.problem, nested.unknown())
+		element := &arguments{o, err}
+		list = append(list, element.replacement())
+		if element.err != nil {
+			a.fail("edits[%d]: %w", i, element.err)
 		}
 	}
 	if a.has("oldText") || a.has("newText") {
-		add(a)
+		list = append(list, a.replacement())
 	}
 	if len(list) == 0 {
-		a.fail(`"edits" must be an array of {oldText, newText} with at least one element`)
+		a.fail(`"edits" must be an array of {oldText, newText} with at least one element; given are %q`, slices.Sorted(maps.Keys(a.object)))
 	}
 	return list
-}
-
-// resolve makes a path absolute.
-func (e *toolEnv) resolve(path string) (string, error) {
-	if path == "" {
-		return "", errors.New("the path is empty")
-	}
-	if path == "~" || strings.HasPrefix(path, "~/") {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", fmt.Errorf("cannot expand ~: %w", err)
-		}
-		path = home + path[1:]
-	}
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(e.cwd, path)
-	}
-	return path, nil
 }
 
 // regular returns what is known of a regular file and refuses all else.
@@ -240,13 +208,10 @@ func regular(path string) (fs.FileInfo, error) {
 }
 
 func (e *toolEnv) read(ctx context.Context, a *arguments, _ func(string)) (r toolResult, err error) {
-	path, offset, limit := a.str("path"), a.count("offset", 1), a.count("limit", maxLines)
-	if a.problem != "" {
+	path, full := a.path(e.cwd)
+	offset, limit := a.count("offset", 1), a.count("limit", maxLines)
+	if a.err != nil {
 		return r, nil
-	}
-	full, err := e.resolve(path)
-	if err != nil {
-		return r, err
 	}
 	info, err := regular(full)
 	if err != nil {
@@ -257,7 +222,8 @@ func (e *toolEnv) read(ctx context.Context, a *arguments, _ func(string)) (r too
 		return r, err
 	}
 	defer f.Close()
-	in := bufio.NewReaderSize(ctxReader{ctx, f}, 64<<10)
+	defer context.AfterFunc(ctx, func() { f.Close() })() // an abort ends the reading
+	in := bufio.NewReaderSize(f, 64<<10)
 	head, err := in.Peek(8 << 10)
 	switch {
 	case err != nil && err != io.EOF:
@@ -276,22 +242,9 @@ func (e *toolEnv) read(ctx context.Context, a *arguments, _ func(string)) (r too
 	return x.result(path, offset, limit, info.Size())
 }
 
-// ctxReader ends with its context.
-type ctxReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (c ctxReader) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return c.r.Read(p)
-}
-
 func readImage(in io.Reader, path string, size int64) (r toolResult, err error) {
-	if size > fileMax {
-		return r, fmt.Errorf("%s: the image has %d bytes, the limit is %d", path, size, fileMax)
+	if size > imageMax {
+		return r, fmt.Errorf("%s: the image has %d bytes, the limit is %d", path, size, imageMax)
 	}
 	data, err := io.ReadAll(in)
 	if err != nil {
@@ -314,55 +267,47 @@ func readImage(in io.Reader, path string, size int64) (r toolResult, err error) 
 // excerpt is some lines of a file or, if the first alone is too long, the
 // beginning of that line.
 type excerpt struct {
-	text  []byte // line ends as LF
-	last  int    // the number of the last line in text
-	size  int    // of the line of which text is the beginning, else 0
-	total int    // lines in the file; 0 when not all were counted
+	text  []byte
+	last  int // the number of the last line in text
+	size  int // of the line of which text is the beginning, else 0
+	total int // lines in the file; 0 when not all were counted
 }
 
 // readLines reads at most limit lines and maxBytes from line offset on, and a
 // little further to count the lines.
 func readLines(in *bufio.Reader, offset, limit int) (x excerpt, err error) {
-	full, beyond := false, 0
-	for n := 1; ; n++ {
-		keep := maxBytes
-		if n < offset || full {
-			keep = 0
-		}
-		line, size, err := readLine(in, keep)
-		if err == io.EOF {
+	var line []byte
+	var size int
+	full := false
+	for n, ahead := 1, countAhead; ahead > 0; n++ {
+		line, size, err = readLine(in, line[:0])
+		switch {
+		case err == io.EOF:
 			x.total = n - 1
 			return x, nil
-		}
-		if err != nil {
+		case err != nil:
 			return x, err
-		}
-		if n < offset {
-			continue
-		}
-		full = full || n-offset >= limit || n > offset && len(x.text)+size > maxBytes
-		if full {
-			if beyond += size; beyond > countAhead {
-				return x, nil
+		case n < offset:
+		case full || n-offset >= limit || n > offset && len(x.text)+size > maxBytes:
+			full = true
+			ahead -= size
+		default:
+			x.text, x.last = append(x.text, line...), n
+			if size > maxBytes {
+				x.text, x.size, full = wholeRunes(x.text), size, true
 			}
-			continue
 		}
-		if size > maxBytes {
-			line, x.size, full = wholeRunes(line), size, true
-		} else if text, ok := bytes.CutSuffix(line, crlf); ok {
-			line = append(text, '\n')
-		}
-		x.text, x.last = append(x.text, line...), n
 	}
+	return x, nil
 }
 
-// readLine reads one line. It returns up to keep bytes of it and its size,
-// both with the line end.
-func readLine(in *bufio.Reader, keep int) (line []byte, size int, err error) {
+// readLine reads one line with its end. It appends up to maxBytes of it to line,
+// which is empty, and returns its size.
+func readLine(in *bufio.Reader, line []byte) (_ []byte, size int, err error) {
 	for {
 		part, err := in.ReadSlice('\n')
 		size += len(part)
-		line = append(line, part[:min(len(part), keep-len(line))]...)
+		line = append(line, part[:min(len(part), maxBytes-len(line))]...)
 		if err == io.EOF && size > 0 {
 			err = nil
 		}
@@ -374,12 +319,9 @@ func readLine(in *bufio.Reader, keep int) (line []byte, size int, err error) {
 
 // wholeRunes cuts the beginning of a character off the end of a text.
 func wholeRunes(b []byte) []byte {
-	for i := len(b) - 1; i >= max(0, len(b)-utf8.UTFMax); i-- {
-		if utf8.RuneStart(b[i]) {
-			if !utf8.FullRune(b[i:]) {
-				return b[:i]
-			}
-			break
+	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
+		if !utf8.FullRune(b[len(b)-n:]) {
+			return b[:len(b)-n]
 		}
 	}
 	return b
@@ -393,12 +335,13 @@ func (x *excerpt) result(path string, offset, limit int, fileSize int64) (r tool
 	if x.last == 0 {
 		return r, fmt.Errorf("Offset %d is beyond end of file (%d lines total)", offset, x.total)
 	}
-	text := strings.ToValidUTF8(string(x.text), "\ufffd")
+	raw := strings.ReplaceAll(string(x.text), "\r\n", "\n")
+	text := strings.ToValidUTF8(raw, "\ufffd")
 	var notes string
 	note := func(format string, values ...any) {
 		notes += fmt.Sprintf("\n["+format+"]", values...)
 	}
-	if text != string(x.text) {
+	if text != raw {
 		note("The file is not UTF-8: bytes shown as U+FFFD cannot be matched by edit.")
 	}
 	if x.size > 0 {
@@ -422,13 +365,10 @@ func (x *excerpt) result(path string, offset, limit int, fileSize int64) (r tool
 }
 
 func (e *toolEnv) write(_ context.Context, a *arguments, _ func(string)) (r toolResult, err error) {
-	path, content := a.str("path"), a.str("content")
-	if a.problem != "" {
+	path, full := a.path(e.cwd)
+	content := a.str("content")
+	if a.err != nil {
 		return r, nil
-	}
-	full, err := e.resolve(path)
-	if err != nil {
-		return r, err
 	}
 	if err := replaceFile(full, []byte(content)); err != nil {
 		return r, fmt.Errorf("could not write %s: %w", path, err)
@@ -439,43 +379,34 @@ func (e *toolEnv) write(_ context.Context, a *arguments, _ func(string)) (r tool
 // replaceFile gives a file its new content or leaves it as it was. A new file
 // gets the mode 0644 less the umask, and its directories.
 func replaceFile(path string, data []byte) error {
+	if os.IsPathSeparator(path[len(path)-1]) {
+		return errors.New("the path ends in a separator: it names a directory")
+	}
 	old, err := regular(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if _, err := os.Readlink(path); err == nil {
+		if _, err := os.Lstat(path); err == nil {
 			return errors.New("it is a symbolic link to a file that does not exist")
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
+		return renameOver(path, nil, data)
 	case err != nil:
 		return err
 	case old.Mode()&0o222 == 0: // root could, but the mode says not to
 		return fmt.Errorf("the file is read-only (mode %v)", old.Mode())
-	default:
-		// Rename asks for no right to the file itself.
-		f, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		f.Close()
-		if path, err = filepath.EvalSymlinks(path); err != nil {
-			return err
-		}
 	}
-	temp, err := createBeside(path, old)
+	f, err := os.OpenFile(path, os.O_WRONLY, 0) // rename asks for no right to the file itself
+	if err != nil {
+		return err
+	}
+	f.Close()
+	target, err := filepath.EvalSymlinks(path)
 	if err == nil {
-		defer os.Remove(temp.Name()) // after the rename there is nothing to remove
-		_, err := temp.Write(data)
-		if err := errors.Join(err, temp.Sync(), temp.Close()); err != nil {
-			return err
-		}
-		err = os.Rename(temp.Name(), path)
-		if err == nil {
-			return nil
-		}
+		err = renameOver(target, old, data)
 	}
-	if old == nil || errors.Is(err, syscall.ENOSPC) {
+	if err == nil || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
 	// The directory takes no other file, or this one cannot be replaced or not
@@ -483,27 +414,26 @@ func replaceFile(path string, data []byte) error {
 	return overwrite(path, data)
 }
 
-// createBeside makes an empty file with a name of its own in the directory of
-// path, with the mode and owner of old, which may be nil. (os.CreateTemp would
-// keep the umask from deciding about a new file.)
-func createBeside(path string, old fs.FileInfo) (*os.File, error) {
-	perm := fs.FileMode(0o644)
-	if old != nil {
-		perm = 0o600
-	}
-	name := filepath.Join(filepath.Dir(path), fmt.Sprintf(".zot-%016x", rand.Uint64()))
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
-	if err != nil || old == nil {
-		return f, err
-	}
-	if err = keepOwner(f, old); err == nil {
-		err = f.Chmod(old.Mode()) // after the owner, whose change clears bits
-	}
+// renameOver writes a file of its own in the directory of path, with the mode
+// and owner of old, which may be nil, and then gives it the name path. (A file
+// of os.CreateTemp would keep the umask from deciding about a new one.)
+func renameOver(path string, old fs.FileInfo, data []byte) error {
+	temp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".zot-%016x", rand.Uint64()))
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		f.Close()
-		os.Remove(name)
+		return err
 	}
-	return f, err
+	defer os.Remove(temp) // after the rename there is nothing to remove
+	if old != nil {
+		err = errors.Join(keepOwner(f, old), f.Chmod(old.Mode())) // in this order: chown clears bits
+	}
+	if err == nil {
+		_, err = f.Write(data)
+	}
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
 }
 
 // overwrite writes into a file in place, and puts the old content back if that
@@ -529,40 +459,35 @@ func overwrite(path string, data []byte) error {
 }
 
 func (e *toolEnv) edit(_ context.Context, a *arguments, _ func(string)) (r toolResult, err error) {
-	path, edits := a.str("path"), a.replacements()
-	if a.problem != "" {
+	path, full := a.path(e.cwd)
+	edits := a.replacements()
+	if a.err != nil {
 		return r, nil
-	}
-	full, err := e.resolve(path)
-	if err != nil {
-		return r, err
 	}
 	info, err := regular(full)
 	if err != nil {
 		return r, err
 	}
-	if info.Size() > fileMax {
-		return r, fmt.Errorf("%s has %d bytes, the limit is %d; use bash with sed", path, info.Size(), fileMax)
+	if info.Size() > editMax {
+		return r, fmt.Errorf("%s has %d bytes, the limit is %d; use bash with sed", path, info.Size(), editMax)
 	}
-	raw, err := os.ReadFile(full)
+	body, err := os.ReadFile(full)
 	if err != nil {
 		return r, err
 	}
-	body := bytes.TrimPrefix(raw, []byte(utf8BOM))
 	changes, loose, err := planEdits(body, edits, path)
 	if err != nil {
 		return r, err
 	}
-	bom := raw[:len(raw)-len(body)]
-	if err := replaceFile(full, slices.Concat(bom, splice(body, 0, len(body), changes))); err != nil {
+	changed := splice(body, changes)
+	if err := replaceFile(full, changed); err != nil {
 		return r, fmt.Errorf("could not write %s: %w", path, err)
 	}
-	text := fmt.Sprintf("Successfully replaced %d block(s) in %s.", len(edits), path)
+	r = textResult("Successfully replaced %d block(s) in %s.", len(edits), path)
 	if loose {
-		text += " (Found by ignoring trailing blanks and the forms of quotes, dashes and spaces.)"
+		r.content[0].Text += " (Found by ignoring trailing blanks and the forms of quotes, dashes and spaces.)"
 	}
-	r = textResult("%s", text)
-	r.details = editDetails{unifiedDiff(path, body, changes), lineAt(body, changes[0].start)}
+	r.details = editDetails{unifiedDiff(path, body, changed, changes), lineAt(body, changes[0].start)}
 	return r, nil
 }
 
@@ -582,25 +507,19 @@ type change struct {
 func planEdits(body []byte, edits []replacement, path string) (changes []change, loose bool, err error) {
 	exact := newView(string(body), false)
 	for i, e := range edits {
-		which := ""
-		if len(edits) > 1 {
-			which = fmt.Sprintf("edits[%d]: ", i)
+		v, old := exact, newView(e.oldText, false).text
+		if !strings.Contains(v.text, old) && strings.TrimSpace(old) != "" {
+			v, old, loose = newView(string(body), true), newView(e.oldText, true).text, true
 		}
-		view, old := exact, newView(e.oldText, false).text
-		first, second, n := view.find(old)
-		if n == 0 && strings.TrimSpace(old) != "" {
-			loose = true
-			view, old = newView(string(body), true), newView(e.oldText, true).text
-			first, second, n = view.find(old)
+		first, last := strings.Index(v.text, old), strings.LastIndex(v.text, old)
+		if first < 0 || first < last {
+			err = notUnique(v.text, old, path, first, last)
+			if len(edits) > 1 {
+				err = fmt.Errorf("edits[%d]: %w", i, err)
+			}
+			return nil, false, err
 		}
-		if n == 0 {
-			return nil, false, fmt.Errorf("%sCould not find the exact text in %s. %s", which, path, hint(body, e.oldText))
-		}
-		if n > 1 {
-			return nil, false, fmt.Errorf("%sFound %d occurrences of the text in %s, the first two on lines %d and %d. It must be unique: give more of the lines around it",
-				which, n, path, lineAt(body, view.raw(first)), lineAt(body, view.raw(second)))
-		}
-		changes = append(changes, change{view.raw(first), view.raw(first + len(old)), []byte(e.newText)})
+		changes = append(changes, change{int(v.at[first]), int(v.at[first+len(old)]), []byte(e.newText)})
 	}
 	slices.SortFunc(changes, func(a, b change) int { return a.start - b.start })
 	for i, c := range changes[1:] {
@@ -618,87 +537,70 @@ func planEdits(body []byte, edits []replacement, path string) (changes []change,
 	return changes, loose, nil
 }
 
-// view is a text as it is searched: with LF for CRLF. In a loose view trailing
-// blanks are hidden, too, and quotes, dashes and spaces have their plain form.
-type view struct {
-	text  string
-	jumps []jump // where text and raw bytes drift apart, in order
+// notUnique is the error for an old text that was not found exactly once.
+func notUnique(text, old, path string, first, last int) error {
+	line := func(at int) int { return 1 + strings.Count(text[:at], "\n") }
+	if first >= 0 {
+		return fmt.Errorf("Found %d occurrences of the text in %s, the first on line %d, the last on line %d. It must be unique: give more of the lines around it",
+			max(2, strings.Count(text, old)), path, line(first), line(last))
+	}
+	hint := "It must match exactly, whitespace included: read the file again, it may have changed"
+	begin, _, _ := strings.Cut(strings.TrimSpace(old), "\n")
+	if at := strings.Index(text, begin); at >= 0 && begin != "" {
+		hint = fmt.Sprintf("Its first line is on line %d, but the rest or the whitespace differs: read the file from there", line(at))
+	}
+	return fmt.Errorf("Could not find the exact text in %s. %s", path, hint)
 }
 
-type jump struct{ text, raw int } // offsets of the same place
+// view is a text as it is searched: without byte order mark and with LF for
+// CRLF. In a loose view trailing blanks are hidden, too, and quotes, dashes and
+// spaces have their plain form.
+type view struct {
+	text string
+	at   []int32 // the raw offset of each byte of text, and of its end
+}
 
-var plain = strings.NewReplacer("‘", "'", "’", "'", "‚", "'", "‛", "'", "“", `"`, "”", `"`, "„", `"`, "‟", `"`,
+var plainForm = strings.NewReplacer("‘", "'", "’", "'", "‚", "'", "‛", "'", "“", `"`, "”", `"`, "„", `"`, "‟", `"`,
 	"‐", "-", "‑", "-", "‒", "-", "–", "-", "—", "-", "―", "-", "−", "-",
 	"\u00a0", " ", "\u2002", " ", "\u2003", " ", "\u2009", " ", "\u202f", " ", "\u205f", " ", "\u3000", " ")
 
 func newView(raw string, loose bool) view {
 	var text strings.Builder
-	jumps := []jump{{0, 0}}
-	for i := 0; i < len(raw); {
-		from, size := i, text.Len()
-		blanks := 0
+	at := make([]int32, 0, len(raw)+1)
+	show := func(s string, from int) {
+		text.WriteString(s)
+		for k := range len(s) { // what is not shown as it is, is one byte
+			at = append(at, int32(from+k))
+		}
+	}
+	start := len(raw) - len(strings.TrimPrefix(raw, utf8BOM)) // of a line
+	end := start                                              // of what is shown of it
+	for line := range strings.Lines(raw[start:]) {
+		s, ended := strings.CutSuffix(line, "\n")
+		if ended {
+			s = strings.TrimSuffix(s, "\r")
+		}
 		if loose {
-			blanks = len(raw) - i - len(strings.TrimLeft(raw[i:], " \t"))
+			s = strings.TrimRight(s, " \t")
 		}
-		_, n := utf8.DecodeRuneInString(raw[i:])
-		switch behind := raw[i+blanks:]; {
-		case strings.HasPrefix(behind, "\r\n"):
-			text.WriteByte('\n')
-			i += blanks + 2
-		case strings.HasPrefix(behind, "\n"):
-			text.WriteByte('\n')
-			i += blanks + 1
-		case behind == "":
-			i += blanks
-		case blanks > 0:
-			text.WriteString(raw[i : i+blanks])
-			i += blanks
-		case loose && n > 1:
-			plain.WriteString(&text, raw[i:i+n])
-			i += n
-		default:
-			text.WriteString(raw[i : i+n])
-			i += n
+		for end = start; end < start+len(s); {
+			piece := s[end-start:]
+			n := len(piece)
+			if loose {
+				_, n = utf8.DecodeRuneInString(piece)
+				if piece = piece[:n]; n > 1 {
+					piece = plainForm.Replace(piece)
+				}
+			}
+			show(piece, end)
+			end += n
 		}
-		if text.Len() > size && text.Len()-size != i-from {
-			jumps = append(jumps, jump{text.Len(), i})
+		if start += len(line); ended {
+			show("\n", end)
+			end = start
 		}
 	}
-	return view{text.String(), jumps}
-}
-
-// raw returns where an offset in the text is in the raw bytes. In front of
-// something hidden it is in front of that there, too.
-func (v view) raw(at int) int {
-	after := sort.Search(len(v.jumps), func(i int) bool { return v.jumps[i].text > at })
-	j := v.jumps[after-1]
-	return j.raw + at - j.text
-}
-
-// find returns where the first two occurrences of old are, which may overlap,
-// and how many there are.
-func (v view) find(old string) (first, second, n int) {
-	first = strings.Index(v.text, old)
-	if first < 0 || old == "" {
-		return 0, 0, 0
-	}
-	second = strings.Index(v.text[first+1:], old)
-	if second < 0 {
-		return first, 0, 1
-	}
-	return first, first + 1 + second, max(2, strings.Count(v.text, old))
-}
-
-// hint says what may help to find a text that is not there.
-func hint(body []byte, text string) string {
-	first, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
-	n := 0
-	for line := range bytes.Lines(body) {
-		if n++; first != "" && string(bytes.TrimSpace(line)) == strings.TrimSpace(first) {
-			return fmt.Sprintf("Its first line is on line %d, but the rest or the whitespace differs: read the file from there", n)
-		}
-	}
-	return "It must match exactly, whitespace and line ends included: read the file again, it may have changed"
+	return view{text.String(), append(at, int32(end))}
 }
 
 // changedLines takes the lines that stay the same off both ends of a change,
@@ -715,60 +617,64 @@ func changedLines(body []byte, c change) change {
 		old, text = old[:len(old)-1], text[:len(text)-1]
 	}
 	c.text = bytes.Join(text, nil)
-	place := lineEnd(body, c.start)
-	if body[place-1] != '\n' { // the last line has no end: look at the one before
-		place = lineStart(body, c.start)
+	end := bytes.IndexByte(body[c.start:], '\n') + c.start
+	if end < c.start { // the last line has no end: look at the one before
+		end = bytes.LastIndexByte(body[:c.start], '\n')
 	}
-	if bytes.HasSuffix(body[:place], crlf) {
+	if end > 0 && body[end-1] == '\r' {
 		c.text = bytes.ReplaceAll(c.text, lf, crlf)
 	}
 	return c
 }
 
-// splice returns body[from:to] with the changes in it.
-func splice(body []byte, from, to int, changes []change) []byte {
-	var out []byte
+// splice returns body with the changes in it.
+func splice(body []byte, changes []change) (out []byte) {
+	from := 0
 	for _, c := range changes {
 		out = append(append(out, body[from:c.start]...), c.text...)
 		from = c.end
 	}
-	return append(out, body[from:to]...)
+	return append(out, body[from:]...)
 }
 
-// unifiedDiff shows the changes byte for byte, with up to three lines around
-// them. What lies between changes that are near each other is shown as
-// replaced, too.
-func unifiedDiff(path string, old []byte, changes []change) string {
-	out := fmt.Appendf(nil, "--- %s\n+++ %s\n", path, path)
-	grown := 0 // lines that the new text has more than the old one so far
-	for len(changes) > 0 && len(out) < diffMax {
-		start := lineStart(old, changes[0].start)
-		end, after, n := start, start, 0
-		for ; n < len(changes) && lineStart(old, changes[n].start) <= after; n++ {
-			c := changes[n]
-			end = c.end
-			wholeText := len(c.text) == 0 || bytes.HasSuffix(c.text, lf)
-			if !wholeText || lineStart(old, c.start) != c.start || lineStart(old, end) != end {
-				end = lineEnd(old, end)
+// unifiedDiff shows the changes from old to new byte for byte, with up to three
+// lines around them. What lies between changes that are near each other is
+// shown as replaced, too.
+func unifiedDiff(path string, old, new []byte, changes []change) string {
+	const around = 3
+	a, b := slices.Collect(bytes.Lines(old)), slices.Collect(bytes.Lines(new))
+	out := fmt.Appendf(nil, "--- %s\n+++ %[1]s\n", path)
+	show := func(sign byte, lines [][]byte) {
+		for _, line := range lines {
+			out = append(append(out, sign), line...)
+			if line[len(line)-1] != '\n' {
+				out = append(out, "\n\\ No newline at end of file\n"...)
 			}
-			after = lineEnd(old, lineEnd(old, lineEnd(old, end)))
 		}
-		before := start
-		for range 3 {
-			before = lineStart(old, max(0, before-1))
+	}
+	starts := func(at int) bool { return at == 0 || old[at-1] == '\n' }
+	grown := 0 // lines that new has more than old up to here
+	for len(changes) > 0 && len(out) < diffMax {
+		// The next hunk: lines from to end of old are, later, those to newEnd of new.
+		from, more, n := lineAt(old, changes[0].start)-1, grown, 0
+		end := from
+		for ; n < len(changes) && lineAt(old, changes[n].start)-1 <= end+2*around; n++ {
+			c := changes[n]
+			end = lineAt(old, c.end)
+			if starts(c.start) && starts(c.end) && (len(c.text) == 0 || bytes.HasSuffix(c.text, lf)) {
+				end-- // only whole lines
+			}
+			more += bytes.Count(c.text, lf) - bytes.Count(old[c.start:c.end], lf)
 		}
-		text := splice(old, start, end, changes[:n])
-		changes = changes[n:]
-
-		around := countLines(old[before:start]) + countLines(old[end:after])
-		removed, added := countLines(old[start:end]), countLines(text)
-		line := lineAt(old, before)
-		out = fmt.Appendf(out, "@@ -%d,%d +%d,%d @@\n", line, around+removed, line+grown, around+added)
-		out = appendLines(out, ' ', old[before:start])
-		out = appendLines(out, '-', old[start:end])
-		out = appendLines(out, '+', text)
-		out = appendLines(out, ' ', old[end:after])
-		grown += added - removed
+		newEnd := min(end+more, len(b))
+		end = min(end, len(a))
+		first, last := max(0, from-around), min(end+around, len(a))
+		out = fmt.Appendf(out, "@@ -%d,%d +%d,%d @@\n", first+1, last-first, first+1+grown, last-end+newEnd-first-grown)
+		show(' ', a[first:from])
+		show('-', a[from:end])
+		show('+', b[from+grown:newEnd])
+		show(' ', a[end:last])
+		changes, grown = changes[n:], more
 	}
 	if len(out) > diffMax {
 		out = append(wholeRunes(out[:diffMax]), "\n[The rest of the diff is not shown]\n"...)
@@ -778,32 +684,3 @@ func unifiedDiff(path string, old []byte, changes []change) string {
 
 // lineAt returns the number of the line that offset at is in.
 func lineAt(b []byte, at int) int { return 1 + bytes.Count(b[:at], lf) }
-
-// lineStart returns the offset of the beginning of the line that at is in.
-func lineStart(b []byte, at int) int { return bytes.LastIndexByte(b[:at], '\n') + 1 }
-
-// lineEnd returns the offset behind the line that at is in.
-func lineEnd(b []byte, at int) int {
-	if i := bytes.IndexByte(b[at:], '\n'); i >= 0 {
-		return at + i + 1
-	}
-	return len(b)
-}
-
-func countLines(b []byte) int {
-	n := bytes.Count(b, lf)
-	if len(b) > 0 && b[len(b)-1] != '\n' {
-		n++
-	}
-	return n
-}
-
-func appendLines(out []byte, sign byte, b []byte) []byte {
-	for line := range bytes.Lines(b) {
-		out = append(append(out, sign), line...)
-		if line[len(line)-1] != '\n' {
-			out = append(out, "\n\\ No newline at end of file\n"...)
-		}
-	}
-	return out
-}

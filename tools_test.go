@@ -138,8 +138,8 @@ func TestToolArguments(t *testing.T) {
 		{"read", `{}`, []string{`Validation failed for tool "read": "path" is missing, it must be a string`}},
 		{"read", `{"path":null}`, []string{`"path" is missing`}},
 		{"read", `{"path":7}`, []string{`"path" must be a string, not a number`}},
-		{"read", `{"file_path":"a.txt"}`, []string{`"path" is missing`, `no parameter "file_path"`, "did you mean one of path, offset, limit?"}},
-		{"read", `{"Path":"a.txt"}`, []string{`"path" is missing`, `no parameter "Path"`}},
+		{"read", `{"file_path":"a.txt"}`, []string{`"path" is missing`, `given are ["file_path"]`}},
+		{"read", `{"Path":"a.txt"}`, []string{`"path" is missing`, `given are ["Path"]`}},
 		{"read", `{"path":"a.txt","offset":"two"}`, []string{`"offset" must be a number, not "two"`}},
 		{"read", `{"path":"a.txt","offset":[1]}`, []string{`"offset" must be a number, not [1]`}},
 		{"read", `{"path":"a.txt","offset":true}`, []string{`"offset" must be a number, not true`}},
@@ -147,18 +147,18 @@ func TestToolArguments(t *testing.T) {
 		{"read", `{"path":"a.txt","limit":1.5}`, []string{`"limit" must be a whole number`}},
 		{"read", `{"path":"a.txt","limit":1e300}`, []string{`"limit" must be a whole number`}},
 		{"read", `{"path":"a.txt","limit":"NaN"}`, []string{`"limit" must be a number`}},
-		{"read", `[1]`, []string{"the arguments are not a JSON object but an array"}},
+		{"read", `[1]`, []string{"not a JSON object but an array"}},
 		{"read", `{"path":""}`, []string{"path is empty"}},
 		{"write", `{"path":"b.txt"}`, []string{`"content" is missing`}},
 		{"write", `{"path":"b.txt","content":{}}`, []string{`"content" must be a string, not an object`}},
 		{"edit", `{"path":"a.txt"}`, []string{`"edits" must be an array of {oldText, newText} with at least one element`}},
 		{"edit", `{"path":"a.txt","edits":[]}`, []string{`with at least one element`}},
 		{"edit", `{"path":"a.txt","edits":"x"}`, []string{`"edits" must be an array of {oldText, newText}, not a string`}},
-		{"edit", `{"path":"a.txt","edits":[3]}`, []string{`edits[0] is not a JSON object but a number`}},
-		{"edit", `{"path":"a.txt","edits":[{"old_string":"a","new_string":"b"}]}`, []string{`edits[0]: "oldText" is missing`, `no parameter "new_string", "old_string"`, "oldText, newText"}},
+		{"edit", `{"path":"a.txt","edits":[3]}`, []string{`edits[0]: not a JSON object but a number`}},
+		{"edit", `{"path":"a.txt","edits":[{"old_string":"a","new_string":"b"}]}`, []string{`edits[0]: "oldText" is missing`, `given are ["new_string" "old_string"]`}},
 		{"edit", `{"path":"a.txt","edits":[{"oldText":"","newText":"b"}]}`, []string{`edits[0]: "oldText" must not be empty`}},
 		{"edit", `{"path":"a.txt","oldText":"one"}`, []string{`"newText" is missing`}},
-		{"bash", `{"cmd":"ls"}`, []string{`"command" is missing`, `no parameter "cmd"`}},
+		{"bash", `{"cmd":"ls"}`, []string{`"command" is missing`, `given are ["cmd"]`}},
 		{"bash", `{"command":"ls","timeout":"soon"}`, []string{`"timeout" must be a number`}},
 	} {
 		wantHas(t, refuse(t, dir, c.tool, c.args), append(c.want, fmt.Sprintf(`Validation failed for tool %q`, c.tool))[:len(c.want)]...)
@@ -168,15 +168,6 @@ func TestToolArguments(t *testing.T) {
 	if got := succeed(t, dir, "read", `{"path":"a.txt","offset":"2","limit":" 1 "}`); !strings.HasPrefix(got, "two\n") {
 		t.Errorf("numbers in strings: %q", got)
 	}
-	got := succeed(t, dir, "read", `{"path":"a.txt","start_line":2}`)
-	wantHas(t, got, "one\n", `[Ignored: there is no parameter "start_line"`)
-
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if r := callTool(t, ctx, dir, "write", args{"path": "late", "content": "x"}); !r.isError {
-		t.Error("a tool ran although its context had ended")
-	}
-	onlyFiles(t, dir, "a.txt")
 }
 
 func TestToolPaths(t *testing.T) {
@@ -514,7 +505,7 @@ func TestEditRefusals(t *testing.T) {
 	}{
 		{oneEdit("a.txt", "nothing", "x"), []string{"Could not find the exact text in a.txt", "read the file again"}},
 		{oneEdit("a.txt", "three\n\tthree b", "x"), []string{"Could not find the exact text in a.txt", "first line is on line 3"}},
-		{oneEdit("a.txt", "two", "x"), []string{"Found 2 occurrences of the text in a.txt", "lines 2 and 2", "must be unique"}},
+		{oneEdit("a.txt", "two", "x"), []string{"Found 2 occurrences of the text in a.txt", "the first on line 2, the last on line 2", "must be unique"}},
 		{oneEdit("a.txt", "aa", "x"), []string{"Found 2 occurrences"}},
 		{oneEdit("a.txt", "one", "one"), []string{"No changes made to a.txt"}},
 		{oneEdit("a.txt", "caf\ufffd", "x"), []string{"Could not find the exact text"}},
@@ -544,10 +535,12 @@ func TestEditDiff(t *testing.T) {
 			"@@ -1,5 +1,7 @@\n 1\n 2\n+2a\n+2b\n 3\n 4\n 5\n@@ -17,7 +19,6 @@\n 17\n 18\n 19\n-20\n 21\n 22\n 23\n"},
 		{"near each other", "a\nb\nc\nd\n", []args{{"oldText": "a", "newText": "A"}, {"oldText": "c", "newText": "C"}}, 1,
 			"@@ -1,4 +1,4 @@\n-a\n-b\n-c\n+A\n+b\n+C\n d\n"},
+		{"five lines apart", numbers(1, 9), []args{{"oldText": "2", "newText": "two"}, {"oldText": "7", "newText": "seven"}}, 2,
+			"@@ -1,9 +1,9 @@\n 1\n-2\n-3\n-4\n-5\n-6\n-7\n+two\n+3\n+4\n+5\n+6\n+seven\n 8\n 9\n"},
 		{"one line twice", "a b\n", []args{{"oldText": "a", "newText": "A"}, {"oldText": "b", "newText": "B"}}, 1,
 			"@@ -1,1 +1,1 @@\n-a b\n+A B\n"},
 		{"raw bytes", "\ufeffa\r\nb", []args{{"oldText": "b", "newText": "c\n"}}, 2,
-			"@@ -1,2 +1,2 @@\n a\r\n-b\n\\ No newline at end of file\n+c\r\n"},
+			"@@ -1,2 +1,2 @@\n \ufeffa\r\n-b\n\\ No newline at end of file\n+c\r\n"},
 		{"lines joined", "a\nb\nc\n", []args{{"oldText": "a\nb", "newText": "a b"}}, 1,
 			"@@ -1,3 +1,2 @@\n-a\n-b\n+a b\n c\n"},
 	} {
@@ -564,7 +557,7 @@ func TestEditDiff(t *testing.T) {
 				t.Errorf("line %d, diff:\n%q\nwant line %d:\n%q", d.FirstChangedLine, d.Diff, c.line, want)
 			}
 			// git agrees that the diff leads from the old to the new file.
-			if _, err := exec.LookPath("git"); err != nil || strings.HasPrefix(c.old, "\ufeff") {
+			if _, err := exec.LookPath("git"); err != nil {
 				return
 			}
 			changed := fileText(t, path)
@@ -590,7 +583,7 @@ func TestEditLargeFile(t *testing.T) {
 	}
 	wantHas(t, refuse(t, dir, "edit", oneEdit("a.txt", "line", "x")), fmt.Sprintf("Found %d occurrences", 1<<18))
 	refuse(t, dir, "edit", oneEdit("a.txt", strings.Repeat("a line of text\n", 60_000)+"x", "x"))
-	if took := time.Since(start); took > 3*time.Second {
+	if took := time.Since(start); took > 3*time.Second && !raceDetector() {
 		t.Errorf("took %v", took)
 	}
 }
