@@ -323,15 +323,15 @@ func TestEarlyFlood(t *testing.T) {
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	ext := puppet(t, dir, "chatty", greeting(onHello(`{"type":"register_tool","name":"t","timeout_ms":2000}`),
-		`on tool_call repeat 5000 say {"type":"notify","message":"`+strings.Repeat("x", 1000)+`"}`,
+	ext := puppet(t, dir, "chatty", greeting(onHello(`{"type":"register_tool","name":"t","timeout_ms":3000}`),
+		`on tool_call repeat 2000 say {"type":"notify","message":"`+strings.Repeat("x", 1000)+`"}`,
 		`on tool_call {"type":"tool_result","id":"$id","content":[]}`))
 	p := withScript(t, dir, "turn\ncall t {}\nturn\ntext x\n", ext...)
 	p.send(`{"type":"prompt","message":"go"}`)
 	awaitFrame(t, dir, "chatty", "tool_call")
-	time.Sleep(3 * time.Second) // nothing is read meanwhile: this is the case to show
+	time.Sleep(4 * time.Second) // nothing is read meanwhile: this is the case to show
 	frames := p.until("type", "tool_result")
-	if n := len(notices(frames)); n != 5000 || frames[len(frames)-1]["is_error"] != false {
+	if n := len(notices(frames)); n != 2000 || frames[len(frames)-1]["is_error"] != false {
 		t.Errorf("%d notices, %v", n, frames[len(frames)-1])
 	}
 }
