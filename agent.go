@@ -44,7 +44,7 @@ type Message struct {
 	// Of a tool message.
 	CallID, ToolName string
 	IsError          bool
-	Activate         []string // deferred tools that this result made available
+	Activate         []string // deferred tools that this result made available; also of a summary
 
 	wire  encoded                // the message in the wire format last used
 	frame atomic.Pointer[[]byte] // the message in the client protocol's format

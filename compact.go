@@ -125,6 +125,9 @@ func (a *Agent) compact(j *job) (string, error) {
 		return "", err
 	}
 	head := &Message{Role: "user", Time: time.Now(), Content: []Block{{Type: "text", Text: summaryHeader + summary}}}
+	for _, m := range a.messages[:cut] { // tools that were made available stay so
+		head.Activate = append(head.Activate, m.Activate...)
+	}
 	a.mu.Lock()
 	a.messages = append([]*Message{head}, a.messages[cut:]...)
 	a.size = size{}

@@ -89,7 +89,9 @@ type extension struct {
 	pending   map[string]chan object // by type and id of the reply
 	activity  time.Time              // of the last registration
 	noise     int                    // lines that were no frames
+	unread    bool                   // its frames wait for a client that does not read
 	dead      string                 // how it ended; "" while it runs
+	stopped   bool                   // we ended it
 	held      bool                   // another process holds its stdout after its end
 }
 
@@ -252,7 +254,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	go func() { // ends with the last start
 		all.Wait()
 		for _, e := range exts {
-			if e.err != nil {
+			if e.err != nil && !e.ours() {
 				h.notice(e, "error", e.err.Error())
 			}
 		}
@@ -374,7 +376,7 @@ func (e *extension) awaitReady() error {
 		e.host.mu.Unlock()
 		wait := time.Until(until)
 		if wait <= 0 {
-			if until == end {
+			if !until.Before(end) {
 				e.host.notice(e, "warn", fmt.Sprintf("extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log))
 			}
 			return nil
@@ -538,14 +540,14 @@ func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
 	}
 	guard := e.guards["tool_call"]
 	h.mu.Unlock()
+	slices.Sort(panels)
 	for _, id := range panels {
 		h.tell(&Event{Type: "ext_panel_close", Extension: e.Name, Panel: &panel{ID: id}})
 	}
-	expected := e.out.closing() || h.ctx.Err() != nil
 	e.out.close(0)
 	close(e.gone)
 	<-e.ready
-	if !expected && e.err == nil { // else it is told with the start, or nothing to tell
+	if !e.ours() && e.err == nil { // else it is told with the start, or nothing to tell
 		lost := "its tools and commands no longer work"
 		if guard {
 			lost += ", and its guard over tool calls is gone"
@@ -555,6 +557,13 @@ func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
 	for _, replies := range pending {
 		close(replies)
 	}
+}
+
+// ours reports whether the end of the extension is our doing.
+func (e *extension) ours() bool {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	return e.stopped || e.host.ctx.Err() != nil
 }
 
 // logf writes a line to the extension's log.
@@ -666,7 +675,15 @@ func (e *extension) show(typ string, o object) {
 		e.logf("unknown frame skipped: %q", typ)
 		return
 	}
+	e.setUnread(true)
 	e.host.flush()
+	e.setUnread(false)
+}
+
+func (e *extension) setUnread(unread bool) {
+	e.host.mu.Lock()
+	e.unread = unread
+	e.host.mu.Unlock()
 }
 
 // greet answers hello.
@@ -987,7 +1004,7 @@ func (e *extension) ended() error {
 }
 
 // ask sends a request and waits for its reply: at most wait (0: no limit), and
-// anew after each progress.
+// anew after each progress. Waiting for our own client does not count.
 func (e *extension) ask(ctx context.Context, wait time.Duration, typ string, fields func(dst []byte) []byte, progress func(string)) (object, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -1015,7 +1032,12 @@ func (e *extension) ask(ctx context.Context, wait time.Duration, typ string, fie
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-late:
-			return nil, fmt.Errorf("extension %s did not answer within %v", e.Name, wait)
+			e.host.mu.Lock()
+			unread := e.unread
+			e.host.mu.Unlock()
+			if !unread {
+				return nil, fmt.Errorf("extension %s did not answer within %v", e.Name, wait)
+			}
 		}
 	}
 }
@@ -1358,13 +1380,13 @@ func (c *extCommand) invoke(ctx context.Context, args string) (prompt string) {
 }
 
 // stop ends all extensions at once: shutdown, end of their input, two seconds,
-// then signals. One that is not ready yet has nothing to finish and gets no
-// time.
+// then signals. One that is not ready yet has nothing to finish, and what one
+// that ended has left behind was not asked for: they get signals at once.
 func (h *extHost) stop() (stopped int) {
 	h.mu.Lock()
 	var exts []*extension
 	for _, e := range h.exts {
-		if e.group != nil {
+		if e.stopped = true; e.group != nil {
 			exts = append(exts, e)
 		}
 	}
@@ -1374,15 +1396,17 @@ func (h *extHost) stop() (stopped int) {
 		if !e.group.alive() {
 			continue
 		}
-		stopped++
+		grace := time.Duration(0)
+		if !isClosed(e.group.exited) {
+			stopped++
+			if isClosed(e.ready) {
+				grace = shutdownWait
+			}
+		}
 		all.Go(func() {
 			e.send(func(dst []byte) []byte { return append(dst, `{"type":"shutdown"}`...) })
 			e.out.close(100 * time.Millisecond)
-			end := time.Now()
-			if isClosed(e.ready) {
-				end = end.Add(shutdownWait)
-			}
-			for e.group.alive() && time.Now().Before(end) {
+			for end := time.Now().Add(grace); e.group.alive() && time.Now().Before(end); {
 				time.Sleep(5 * time.Millisecond)
 			}
 			e.group.kill(500 * time.Millisecond)

@@ -303,6 +303,39 @@ func TestNotifyFlood(t *testing.T) {
 	}
 }
 
+// TestEarlyFlood: what comes before the client has asked anything is held, but not
+// without end.
+func TestEarlyFlood(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := withScript(t, dir, "turn\n", puppet(t, dir, "chatty", greeting(`on hello_ack repeat 1500 say {"type":"notify","message":"m"}`,
+		onHello(`{"type":"subscribe","events":["session_start"]}`)))...)
+	awaitFrame(t, dir, "chatty", "session_start")
+	p.send(`{"id":1,"type":"ping"}`, `{"id":2,"type":"clear"}`)
+	frames := p.until("command", "clear")
+	if frames[0]["command"] != "ping" || len(frames) != maxHeld+3 || !strings.Contains(fmt.Sprint(frames[maxHeld+1]["message"]), "500 more notices") {
+		t.Errorf("%d frames, the first is %v, the last but one %v", len(frames), frames[0], frames[len(frames)-2])
+	}
+}
+
+// TestSlowClient: what an extension answers in time counts, even if it waits for
+// the client to read what was said before.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ext := puppet(t, dir, "chatty", greeting(onHello(`{"type":"register_tool","name":"t","timeout_ms":3000}`),
+		`on tool_call repeat 2000 say {"type":"notify","message":"`+strings.Repeat("x", 1000)+`"}`,
+		`on tool_call {"type":"tool_result","id":"$id","content":[]}`))
+	p := withScript(t, dir, "turn\ncall t {}\nturn\ntext x\n", ext...)
+	p.send(`{"type":"prompt","message":"go"}`)
+	awaitFrame(t, dir, "chatty", "tool_call")
+	time.Sleep(4 * time.Second) // nothing is read meanwhile: this is the case to show
+	frames := p.until("type", "tool_result")
+	if n := len(notices(frames)); n != 2000 || frames[len(frames)-1]["is_error"] != false {
+		t.Errorf("%d notices, %v", n, frames[len(frames)-1])
+	}
+}
+
 // TestStartUp: nothing but prompts waits for an extension that takes long, and
 // they no longer than five seconds.
 func TestStartUp(t *testing.T) {
@@ -583,7 +616,7 @@ func TestSystemPromptAborted(t *testing.T) {
 }
 
 // TestDeferredRequests: a deferred tool is offered behind the others once it was
-// activated, and in follow-ups.
+// activated, in follow-ups and after a compaction.
 func TestDeferredRequests(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -591,10 +624,11 @@ func TestDeferredRequests(t *testing.T) {
 		`on tool_call {"type":"tool_result","id":"$id","content":[],"activate_tools":["later","nosuch"]}`))
 	d := newDouble(t, answer{body: sseCall("c1", "enable", `{}`)}, textAnswer("ok"))
 	p := startZot(t, dir, nil, anthropicFlags("rpc", d, ext...)...)
-	p.send(`{"type":"prompt","message":"go"}`, `{"type":"prompt","message":"go"}`)
-	p.until("type", "done")
-	p.until("type", "done")
-	for i, want := range []string{"[read write edit bash enable]", "[read write edit bash enable later]", "[read write edit bash enable later]"} {
+	p.send(`{"type":"prompt","message":"go"}`, `{"type":"prompt","message":"go"}`, `{"type":"compact"}`, `{"type":"prompt","message":"go"}`)
+	for range 4 {
+		p.until("type", "done")
+	}
+	for i, want := range []string{"[read write edit bash enable]", "[read write edit bash enable later]", "[read write edit bash enable later]", "[]", "[read write edit bash enable later]"} {
 		var tools []struct{ Name string }
 		json.Unmarshal(d.sent(i)["tools"], &tools)
 		if got := strings.NewReplacer("{", "", "}", "").Replace(fmt.Sprint(tools)); got != want {

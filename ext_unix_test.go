@@ -22,64 +22,70 @@ func puppetGroup(t testing.TB, dir, name string) int {
 	return pid // it led its group
 }
 
-// manifestOf replaces what a puppet is started with.
-func manifestOf(t testing.TB, dir, name, manifest string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name, "extension.json"), []byte(manifest), 0o666); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestNobodyOutlives: whatever an extension does, after the end of the process
 // nobody of its group is left, and the end does not take long.
 func TestNobodyOutlives(t *testing.T) {
-	for name, c := range map[string]struct {
-		puppet   string
-		launcher bool
-	}{
-		"leaves":          {greeting(), false},
-		"daemon":          {greeting("fork"), false},
-		"daemon left":     {greeting("fork", "on hello_ack exit 0"), false},
-		"stays":           {greeting("stay"), false},
-		"ignores TERM":    {greeting("stay", "ignore-term"), false},
-		"behind launcher": {greeting("stay", "ignore-term"), true},
-		"does not read":   {greeting("on event sleep 1m"), false},
+	t.Parallel()
+	session := onHello(`{"type":"subscribe","events":["session_start"]}`)
+	launcher := `{"name":"x","exec":"sh","args":["-c","exec 3<&0; puppet <&3 & wait"]}`
+	type ending struct {
+		name  string
+		p     *proc
+		pgid  int
+		start time.Time
+		at    chan time.Time
+		limit time.Duration
+		code  int
+	}
+	var endings []ending
+	for name, script := range map[string]string{
+		"leaves":          greeting(session),
+		"daemon":          greeting(session, "fork"),
+		"daemon left":     greeting(session, "fork", "on event exit 0"),
+		"stays":           greeting(session, "stay"),
+		"ignores TERM":    greeting(session, "stay", "ignore-term"),
+		"behind launcher": greeting(session, "stay", "ignore-term"),
+		"does not read":   greeting(session, "on event sleep 1m"),
 	} {
-		for _, end := range []string{"end of input", "SIGTERM"} {
-			t.Run(name+", "+end, func(t *testing.T) {
-				t.Parallel()
-				dir := t.TempDir()
-				ext := puppet(t, dir, "x", strings.Replace(c.puppet, "on hello_ack {\"type\":\"ready\"}", onHello(`{"type":"subscribe","events":["session_start"]}`)+"\non hello_ack {\"type\":\"ready\"}", 1))
-				if c.launcher {
-					manifestOf(t, dir, "x", `{"name":"x","exec":"sh","args":["-c","exec 3<&0; puppet <&3 & wait"]}`)
+		for _, byTerm := range []bool{false, true} {
+			dir := t.TempDir()
+			ext := puppet(t, dir, "x", script)
+			if name == "behind launcher" {
+				if err := os.WriteFile(filepath.Join(dir, "x", "extension.json"), []byte(launcher), 0o666); err != nil {
+					t.Fatal(err)
 				}
-				p := withScript(t, dir, "turn\ntext x\n", ext...)
-				p.send(`{"id":1,"type":"prompt","message":"go"}`)
-				p.until("type", "done")
-				pgid := puppetGroup(t, dir, "x")
-				start := time.Now()
-				limit, code := 3*time.Second, exitDone
-				if end == "SIGTERM" {
-					limit, code = time.Second, 128+int(syscall.SIGTERM)
-					p.cmd.Process.Signal(syscall.SIGTERM)
-				} else {
-					p.in.Close()
-				}
-				var last []map[string]any
-				for f := p.frame(); f != nil; f = p.frame() {
-					last = append(last, f)
-				}
-				p.exit(code)
-				if took := time.Since(start); took > limit && !raceDetector() {
-					t.Errorf("took %v", took)
-				}
-				if groupExists(pgid) {
-					t.Error("a member of the extension's group outlived us")
-				}
-				if name != "daemon left" && len(notices(last)) > 0 {
-					t.Errorf("an expected end was told: %q", notices(last))
-				}
-			})
+			}
+			e := ending{name: fmt.Sprintf("%s, SIGTERM %t", name, byTerm), limit: 3 * time.Second, code: exitDone, at: make(chan time.Time, 1)}
+			e.p = withScript(t, dir, "turn\ntext x\n", ext...)
+			e.p.send(`{"id":1,"type":"prompt","message":"go"}`)
+			e.p.until("type", "done")
+			e.pgid = puppetGroup(t, dir, "x")
+			e.start = time.Now()
+			if byTerm {
+				e.limit, e.code = time.Second, 128+int(syscall.SIGTERM)
+				e.p.cmd.Process.Signal(syscall.SIGTERM)
+			} else {
+				e.p.in.Close()
+			}
+			go func() { // ends with the process
+				<-e.p.done
+				e.at <- time.Now()
+			}()
+			endings = append(endings, e)
+		}
+	}
+	for _, e := range endings {
+		e.p.exit(e.code)
+		if took := (<-e.at).Sub(e.start); took > e.limit && !raceDetector() {
+			t.Errorf("%s: took %v", e.name, took)
+		}
+		if groupExists(e.pgid) {
+			t.Errorf("%s: a member of the extension's group outlived us", e.name)
+		}
+		for f := e.p.frame(); f != nil; f = e.p.frame() {
+			if f["type"] == "ext_notify" && !strings.HasPrefix(e.name, "daemon left") {
+				t.Errorf("%s: an expected end was told: %v", e.name, f)
+			}
 		}
 	}
 }

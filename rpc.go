@@ -121,18 +121,27 @@ func parseCommand(line []byte) (*command, error) {
 // first command.
 type zotView struct {
 	*writer
-	held   [][]byte
-	opened bool // the first response was written
-	failed bool // a run failed
+	held    [][]byte
+	dropped int  // what came when maxHeld were held
+	opened  bool // the first response was written
+	failed  bool // a run failed
 }
+
+const maxHeld = 1000
 
 // open lets notices pass. It is called under the agent's lock, like event.
 func (v *zotView) open() {
+	if v.opened {
+		return
+	}
 	v.opened = true
 	for _, f := range v.held {
 		v.frame(true, func(dst []byte) []byte { return append(dst, f...) })
 	}
 	v.held = nil
+	if v.dropped > 0 {
+		v.event(&Event{Type: "notice", Level: "warn", Text: fmt.Sprintf("%d more notices of extensions came before the first command and were dropped", v.dropped)})
+	}
 }
 
 // event implements host.
@@ -147,11 +156,14 @@ func (v *zotView) event(e *Event) {
 		}
 	case "notice", "ext_display", "ext_insert", "ext_clear_notes", "ext_panel_open", "ext_panel_render", "ext_panel_close":
 		f := appendExt(nil, e)
-		if !v.opened {
+		switch {
+		case v.opened:
+			v.frame(true, func(dst []byte) []byte { return append(dst, f...) })
+		case len(v.held) < maxHeld:
 			v.held = append(v.held, f)
-			return
+		default:
+			v.dropped++
 		}
-		v.frame(true, func(dst []byte) []byte { return append(dst, f...) })
 	default:
 		v.failed = v.failed || e.Type == "error"
 		v.frame(true, func(dst []byte) []byte { return appendEvent(dst, e) })
