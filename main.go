@@ -390,6 +390,14 @@ func newSetup(o *options) (*setup, error) {
 	if err := s.chooseModel(); err != nil {
 		return nil, err
 	}
+	for _, dir := range o.exts { // it may be a guard: nothing runs without it
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(s.cwd, dir)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "extension.json")); err != nil {
+			return nil, fmt.Errorf("--ext: there is no extension.json in %s: name the directory of an extension", dir)
+		}
+	}
 	s.exts = findExtensions(s.home, s.cwd, o.exts, o.noExt)
 	if !o.noSkill {
 		s.skills, s.warnings = loadSkills(s.cwd, s.home, o.withSkills, skillPaths(s.exts))
