@@ -105,7 +105,7 @@ func TestHooksWithoutAnswer(t *testing.T) {
 		end   <-chan finished
 	}
 	all := map[string]waiting{}
-	for _, event := range extIntercepts {
+	for _, event := range subscriptions["intercept"] {
 		dir := t.TempDir()
 		text := "turn\ntext one\n"
 		if event == "tool_call" {
