@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,7 +54,6 @@ type manifest struct {
 	Version     string   `json:"version"`
 	Exec        string   `json:"exec"`
 	Args        []string `json:"args"`
-	Language    string   `json:"language"`
 	Description string   `json:"description"`
 	Skills      []string `json:"skills"`
 	Enabled     *bool    `json:"enabled"`
@@ -94,6 +94,7 @@ type registration struct {
 	ext               *extension
 	name, description string // as the extension has them
 	tool              *tool  // nil for a command
+	refused           string // why it can not be called
 }
 
 // key is what no two registrations may share: the name as models or, behind a
@@ -190,19 +191,16 @@ func (e *extension) readManifest() error {
 		return fmt.Errorf("%s: \"name\" is missing", path)
 	case name != e.Name:
 		return fmt.Errorf("%s: the name %q must be letters, digits, dot, underscore and hyphen, and must not start with a dot", path, name)
-	case e.Exec == "" && len(e.Skills) == 0 && !e.hasTheme():
+	case e.Exec == "" && len(e.Skills) == 0 && !e.has("theme.json") && !e.has("themes/theme.json"):
 		return fmt.Errorf("%s: \"exec\" is missing (only bundles of skills or a theme need none)", path)
 	}
 	return nil
 }
 
-func (e *extension) hasTheme() bool {
-	for _, name := range []string{"theme.json", filepath.Join("themes", "theme.json")} {
-		if _, err := os.Stat(filepath.Join(e.dir, name)); err == nil {
-			return true
-		}
-	}
-	return false
+// has reports whether a file or directory belongs to the extension.
+func (e *extension) has(path string) bool {
+	_, err := os.Stat(filepath.Join(e.dir, path))
+	return err == nil
 }
 
 // inUse reports whether what the extension brings counts.
@@ -246,7 +244,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	go func() { // ends with the last start
 		for _, e := range exts {
 			if <-e.ready; e.err != nil {
-				h.notice(e, "error", e.err.Error())
+				e.notice("error", "%v", e.err)
 			}
 		}
 		h.notify("session_start", "")
@@ -341,7 +339,7 @@ func (e *extension) live() {
 		return
 	}
 	if e.err != nil {
-		e.group.kill(0)
+		e.group.kill(0) // also what is left of one whose first process has ended
 	}
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
@@ -356,20 +354,26 @@ func (e *extension) live() {
 		}
 	}
 	e.drain()
-	for _, id := range e.panelsOpen() {
-		e.panel("ext_panel_close", id, nil)
+	h := e.host
+	h.mu.Lock()
+	panels, guards := maps.Clone(h.panels), e.subscribed["intercept"]["tool_call"]
+	h.mu.Unlock()
+	for id, owner := range panels {
+		if owner == e {
+			e.panel("ext_panel_close", id, nil)
+		}
 	}
-	expected := e.out.closing() || e.host.ctx.Err() != nil
+	expected := e.out.closing() || h.ctx.Err() != nil
 	e.out.close(0)
 	if expected || e.err != nil { // e.err is told with the start
 		return
 	}
 	state, lost := exitText(e.group.state), "its tools and commands no longer work"
-	if e.wants("intercept", "tool_call") {
+	if guards {
 		lost += ", and its guard over tool calls is gone"
 	}
 	e.logf("it ended by itself (%s): an extension runs until it gets shutdown or the end of its stdin", state)
-	e.host.notice(e, "error", fmt.Sprintf("extension %s ended (%s): %s. log: %s", e.Name, state, lost, e.log))
+	e.notice("error", "extension %s ended (%s): %s. log: %s", e.Name, state, lost, e.log)
 }
 
 // start spawns the extension and returns when it is ready or has failed. Silence
@@ -400,10 +404,10 @@ func (e *extension) start() error {
 		case exited == nil:
 			return fmt.Errorf("extension %s ended before hello%s", e.Name, e.story())
 		case left <= 0 && !greeted:
-			return fmt.Errorf("extension %s sent no hello in %v and was ended%s", e.Name, helloWait, e.story())
+			return fmt.Errorf("extension %s sent no hello in %v and was ended (most languages hold back what they write to a pipe: flush it)%s", e.Name, helloWait, e.story())
 		case left <= 0:
 			if quiet == end {
-				e.host.notice(e, "warn", fmt.Sprintf("extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log))
+				e.notice("warn", "extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log)
 			}
 			return nil
 		}
@@ -435,20 +439,15 @@ func (e *extension) spawn() error {
 		return err
 	}
 	defer log.Close()
-	program := filepath.Join(e.dir, e.Exec)
-	if filepath.IsAbs(e.Exec) {
-		program = e.Exec
-	} else if _, err := os.Stat(program); err != nil && !strings.ContainsAny(e.Exec, `/\`) {
-		program = e.Exec // a name: looked up in PATH
+	program := e.Exec
+	if !filepath.IsAbs(program) && (e.has(program) || strings.ContainsAny(program, `/\`)) { // else it is looked up in PATH
+		program = filepath.Join(e.dir, program)
 	}
 	cmd := exec.Command(program, e.Args...)
 	cmd.Dir, cmd.Stderr = e.dir, log
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
+	stdout, err2 := cmd.StdoutPipe()
+	if err := cmp.Or(err, err2); err != nil {
 		return err
 	}
 	group, err := startGroup(cmd)
@@ -487,32 +486,27 @@ func (e *extension) openLog() (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(e.log), 0o700); err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(e.log); err == nil && info.Size() > maxLog {
+	info, err := os.Stat(e.log)
+	switch {
+	case err == nil && info.Size() > maxLog:
 		os.Rename(e.log, e.log+".1")
-	}
-	log, err := os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if info, err := log.Stat(); err == nil {
+	case err == nil:
 		e.logFrom = info.Size()
 	}
-	return log, nil
+	return os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 }
 
 // story tells how an extension ended, what it last said and where its log is.
 func (e *extension) story() string {
-	var s strings.Builder
-	fmt.Fprintf(&s, " (command: %s)", strings.Join(append([]string{e.Exec}, e.Args...), " "))
+	s := " (command: " + strings.Join(append([]string{e.Exec}, e.Args...), " ") + ")"
 	if e.group != nil && isClosed(e.group.exited) {
-		fmt.Fprintf(&s, ": %s", exitText(e.group.state))
+		s += ": " + exitText(e.group.state)
 	}
+	s += "; "
 	if last := logTail(e.log, e.logFrom, 20); last != "" {
-		s.WriteString("; its last output:\n" + last + "\n")
-	} else {
-		s.WriteString("; ")
+		s += "its last output:\n" + last + "\n"
 	}
-	return s.String() + "log: " + e.log
+	return s + "log: " + e.log
 }
 
 func exitText(state *os.ProcessState) string {
@@ -554,9 +548,9 @@ func (e *extension) logf(format string, values ...any) {
 	fmt.Fprintf(f, "[zot] %s\n", problem)
 }
 
-// notice tells the client something about an extension.
-func (h *extHost) notice(e *extension, level, text string) {
-	h.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Text: text})
+// notice tells the client something about the extension. No lock may be held.
+func (e *extension) notice(level, format string, values ...any) {
+	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Text: fmt.Sprintf(format, values...)})
 }
 
 // readFrames takes the frames of an extension until the pipe ends or is closed.
@@ -577,7 +571,7 @@ func (e *extension) readFrames(from io.Reader) {
 		}
 		e.logf("stdout line skipped (%v; stdout is for frames, other output belongs on stderr): %s", err, shorten(strings.ToValidUTF8(string(line), "\ufffd"), 500))
 		if noise++; noise == 1 {
-			e.host.notice(e, "warn", fmt.Sprintf("extension %s printed something that is no frame on its stdout; see %s", e.Name, e.log))
+			e.notice("warn", "extension %s printed something that is no frame on its stdout; see %s", e.Name, e.log)
 		}
 	}
 }
@@ -638,7 +632,7 @@ func (e *extension) show(typ string, o object) {
 		if !slices.Contains([]string{"info", "success", "warn", "error"}, level) {
 			level = "info"
 		}
-		e.host.notice(e, level, o.text("message"))
+		e.notice(level, "%s", o.text("message"))
 	case "display":
 		e.host.tell(&Event{Type: "ext_display", Extension: e.Name, Text: cmp.Or(o.text("display"), o.text("text"))})
 	case "clear_notes":
@@ -679,9 +673,8 @@ func (e *extension) addCommand(o object) {
 func (e *extension) addTool(o object) {
 	name, wait := o.text("name"), toolWait
 	if o.has("timeout_ms") {
-		var ms float64
-		if json.Unmarshal(o["timeout_ms"], &ms) == nil && ms > 0 {
-			wait = time.Duration(min(ms, float64(maxToolWait/time.Millisecond)) * float64(time.Millisecond))
+		if ms := count(o["timeout_ms"]); ms > 0 {
+			wait = time.Duration(min(ms, int(maxToolWait/time.Millisecond))) * time.Millisecond
 		} else {
 			e.logf("the timeout_ms of tool %q is no number above 0; it gets %v", name, toolWait)
 		}
@@ -705,7 +698,7 @@ func (e *extension) addTool(o object) {
 func (e *extension) toolLeftOut(name, why string) {
 	problem := fmt.Sprintf("the tool %q is left out: %s", name, why)
 	e.logf("%s", problem)
-	e.host.notice(e, "warn", fmt.Sprintf("extension %s: %s", e.Name, problem))
+	e.notice("warn", "extension %s: %s", e.Name, problem)
 }
 
 var notToolName = lazyRegexp(`[^A-Za-z0-9_-]`)
@@ -723,46 +716,37 @@ func modelName(name string) string {
 // with properties and without combinators. dropped are the keys that it lost.
 func toolSchema(raw json.RawMessage) (schema json.RawMessage, dropped []string, err error) {
 	if len(raw) == 0 || string(raw) == "null" {
-		return json.RawMessage(`{"type":"object","properties":{}}`), nil, nil
+		raw = json.RawMessage(`{}`)
 	}
-	raw, err = normalize(raw)
-	if err != nil {
-		return nil, nil, fmt.Errorf("its schema is no JSON: %w", err)
+	if raw, err = normalize(raw); err != nil || raw[0] != '{' {
+		return nil, nil, fmt.Errorf("its schema is not a JSON object but %s", kindOf(raw))
 	}
-	o, err := parseObject(raw)
-	if err != nil {
-		return nil, nil, fmt.Errorf("its schema is %w", err)
-	}
-	var types []string
-	json.Unmarshal(o["type"], &types) // ["object","null"]
-	properties := string(o["properties"])
-	switch {
-	case o.has("$ref"):
-		return nil, nil, errors.New("the root of its schema must be an object, not a $ref")
-	case o.has("type") && o.text("type") != "object" && !slices.Contains(types, "object"):
-		return nil, nil, fmt.Errorf("the root of its schema must be an object, not %s", o["type"])
-	case properties == "" || properties == "null" || properties == "[]": // an empty object, as some languages write it
-		properties = "{}"
-	case properties[0] != '{':
-		return nil, nil, fmt.Errorf("the properties of its schema must be an object, not %s", kindOf(o["properties"]))
-	}
-	if required := []string{}; o.has("required") && json.Unmarshal(o["required"], &required) != nil {
-		return nil, nil, errors.New("what its schema calls required must be an array of strings")
-	}
-	dst := []byte(`{"type":"object","properties":` + properties)
+	properties, rest := "{}", []byte(nil)
 	whole := walk(raw, func(key, value []byte) {
-		switch k := string(key); {
-		case k == "type", k == "properties", k == "required" && string(value) == "null":
+		switch k, v := string(key), string(value); {
+		case v == "null", k == "properties" && v == "[]": // an empty object, as some languages write it
+		case k == "$ref":
+			err = errors.New("the root of its schema must be an object, not a $ref")
+		case k == "type":
+			if !strings.Contains(v, `"object"`) { // alone or, with "null", in a list
+				err = fmt.Errorf("the root of its schema must be an object, not %s", v)
+			}
+		case k == "properties":
+			if properties = v; v[0] != '{' {
+				err = fmt.Errorf("the properties of its schema must be an object, not %s", kindOf(value))
+			}
+		case k == "required" && json.Unmarshal(value, new([]string)) != nil:
+			err = errors.New("what its schema calls required must be an array of strings")
 		case slices.Contains([]string{"anyOf", "oneOf", "allOf", "not", "enum"}, k):
 			dropped = append(dropped, k)
 		default:
-			dst = append(append(append(append(dst, `,"`...), key...), `":`...), value...)
+			rest = append(append(append(append(rest, `,"`...), key...), `":`...), value...)
 		}
 	})
-	if !whole {
-		return nil, nil, errors.New("its schema is nested too deeply")
+	if err == nil && !whole {
+		err = errors.New("its schema is nested too deeply")
 	}
-	return append(dst, '}'), dropped, nil
+	return appendJSON(nil, `{"type":"object","properties":??}`, []byte(properties), rest), dropped, err
 }
 
 // What can be subscribed to (spec: subscribe).
@@ -791,18 +775,12 @@ func (e *extension) subscribe(o object) {
 	}
 }
 
-func (e *extension) wants(kind, event string) bool {
-	e.host.mu.Lock()
-	defer e.host.mu.Unlock()
-	return e.subscribed[kind][event]
-}
-
 // commit takes what was registered since the last time, in the order of the
 // extensions: a name belongs to who came first. Nothing is taken before
 // start-up is over, so that who is quicker does not count. It returns all that
 // can be called.
 func (h *extHost) commit() []*registration {
-	var refused []func() // told without the lock
+	var refused []*registration // told without the lock
 	h.mu.Lock()
 	for _, e := range h.exts {
 		if !isClosed(h.started) {
@@ -812,26 +790,28 @@ func (h *extHost) commit() []*registration {
 			key := r.key()
 			switch owner := h.taken[key]; {
 			case key == "":
-				refused = append(refused, func() { e.toolLeftOut(r.name, "a tool needs a name") })
+				r.refused = "a tool needs a name"
 			case h.builtin(key):
-				refused = append(refused, func() { e.toolLeftOut(r.name, "the name belongs to a built-in tool") })
-			case owner != nil && r.tool != nil:
-				refused = append(refused, func() {
-					e.toolLeftOut(r.name, fmt.Sprintf("extension %s has the name %s already", owner.ext.Name, key))
-				})
+				r.refused = "the name belongs to a built-in tool"
 			case owner != nil:
-				refused = append(refused, func() { e.logf("the command /%s is shadowed: extension %s has it already", r.name, owner.ext.Name) })
+				r.refused = fmt.Sprintf("extension %s has the name %s already", owner.ext.Name, key)
 			default:
 				h.taken[key] = r
 				h.offers = append(h.offers, r)
+				continue
 			}
+			refused = append(refused, r)
 		}
 		e.fresh = nil
 	}
 	offers := h.offers
 	h.mu.Unlock()
-	for _, tell := range refused {
-		tell()
+	for _, r := range refused {
+		if r.tool != nil {
+			r.ext.toolLeftOut(r.name, r.refused)
+		} else {
+			r.ext.logf("the command /%s is left out: %s", r.name, r.refused)
+		}
 	}
 	return offers
 }
@@ -847,13 +827,8 @@ func (h *extHost) allTools() (tools []*tool) {
 }
 
 // allCommands lists the commands that can be called.
-func (h *extHost) allCommands() (commands []*registration) {
-	for _, r := range h.commit() {
-		if r.tool == nil {
-			commands = append(commands, r)
-		}
-	}
-	return commands
+func (h *extHost) allCommands() []*registration {
+	return slices.DeleteFunc(slices.Clone(h.commit()), func(r *registration) bool { return r.tool != nil })
 }
 
 // command finds a command by its name in any spelling, nil if there is none.
@@ -1033,87 +1008,60 @@ func appendCall(dst []byte, c *Block) []byte {
 }
 
 // intercept asks the guards of an event one after another, until one blocks it:
-// by is who, and reason what it says. rewrite takes what else an answer says;
-// fields are those of the frame, made anew for each. Who fails, allows.
-func (h *extHost) intercept(ctx context.Context, event string, fields func() []byte, rewrite func(o object) error) (by *extension, reason string) {
+// by is who, and reason what it says. value, which is told as the last field, is
+// replaced by what an answer has as key. Who fails, allows.
+func (h *extHost) intercept(ctx context.Context, event string, fields []byte, last string, value json.RawMessage, key string) (_ json.RawMessage, by *extension, reason string) {
 	for _, e := range h.subscribers("intercept", event) {
-		o, err := e.ask(ctx, hookWait, nil, "event_intercept", appendJSON(nil, `,"event":??`, event, fields()))
+		o, err := e.ask(ctx, hookWait, nil, "event_intercept", appendJSON(nil, `,"event":??,?:?`, event, fields, last, value))
 		switch {
 		case ctx.Err() != nil:
-			return nil, ""
+			return value, nil, ""
 		case err != nil:
-			h.notice(e, "warn", fmt.Sprintf("%v; %s went on without its say", err, event))
+			e.notice("warn", "%v; %s went on without its say", err, event)
 			continue
 		case o.isTrue("block") && event != "before_agent_start": // which can not be blocked
-			return e, cmp.Or(o.text("reason"), "blocked by extension "+e.Name)
+			return value, e, cmp.Or(o.text("reason"), "blocked by extension "+e.Name)
+		case !o.has(key):
+			continue
 		}
-		if err := rewrite(o); err != nil {
-			h.notice(e, "warn", fmt.Sprintf("%s: %v", e.Name, err))
+		changed, err := normalize(o[key])
+		switch isPrompt, size := key == "system_prompt", len(textOf(changed)); {
+		case err != nil || kindOf(changed) != kindOf(value):
+			e.notice("warn", "%s: %s was ignored: it must be %s", e.Name, key, kindOf(value))
+		case isPrompt && size > maxPrompt:
+			e.notice("warn", "%s: its system prompt has %d bytes, the limit is %d; the system prompt stays", e.Name, size, maxPrompt)
+		case isPrompt && !utf8.Valid(o[key]):
+			e.notice("warn", "%s: its system prompt is no valid UTF-8; the system prompt stays", e.Name)
+		default:
+			value = changed
 		}
 	}
-	return nil, ""
+	return value, nil, ""
 }
 
 // guardTurn asks about a turn: by whom and why it is blocked.
 func (h *extHost) guardTurn(ctx context.Context, step int) (by *extension, reason string) {
-	return h.intercept(ctx, "turn_start",
-		func() []byte { return appendJSON(nil, `,"step":?`, step) },
-		func(object) error { return nil })
+	_, by, reason = h.intercept(ctx, "turn_start", nil, "step", strconv.AppendInt(nil, int64(step), 10), "")
+	return by, reason
 }
 
 // guardText asks about the text of an answer: what is shown instead, or by
 // whom it is kept back.
 func (h *extHost) guardText(ctx context.Context, text string) (shown string, by *extension, reason string) {
-	by, reason = h.intercept(ctx, "assistant_message",
-		func() []byte { return appendJSON(nil, `,"text":?`, text) },
-		func(o object) error {
-			s, err := o.str("replace_text")
-			if err == nil && o.has("replace_text") {
-				text = s
-			}
-			return err
-		})
-	return text, by, reason
+	changed, by, reason := h.intercept(ctx, "assistant_message", nil, "text", appendString(nil, text), "replace_text")
+	return textOf(changed), by, reason
 }
 
 // guardCall asks about a tool call: with what arguments it runs, or why not.
 func (h *extHost) guardCall(ctx context.Context, c *Block) (args json.RawMessage, refusal string) {
-	args = c.Args
-	_, refusal = h.intercept(ctx, "tool_call",
-		func() []byte { return appendJSON(appendCall(nil, c), `,"tool_args":?`, args) },
-		func(o object) error {
-			if !o.has("modified_args") {
-				return nil
-			}
-			modified, err := normalize(o["modified_args"])
-			if err != nil || modified[0] != '{' {
-				return errors.New("modified_args is no JSON object and was ignored")
-			}
-			args = modified
-			return nil
-		})
+	args, _, refusal = h.intercept(ctx, "tool_call", appendCall(nil, c), "tool_args", c.Args, "modified_args")
 	return args, refusal
 }
 
 // guardPrompt lets extensions replace the system prompt.
 func (h *extHost) guardPrompt(ctx context.Context, prompt string) string {
-	h.intercept(ctx, "before_agent_start",
-		func() []byte { return appendJSON(nil, `,"system_prompt":?`, prompt) },
-		func(o object) error {
-			text, err := o.str("system_prompt")
-			switch {
-			case err != nil:
-				return fmt.Errorf("%w; the system prompt stays", err)
-			case len(text) > maxPrompt:
-				return fmt.Errorf("its system prompt has %d bytes, the limit is %d; the system prompt stays", len(text), maxPrompt)
-			case !utf8.Valid(o["system_prompt"]):
-				return errors.New("its system prompt is no valid UTF-8; the system prompt stays")
-			case o.has("system_prompt"):
-				prompt = text
-			}
-			return nil
-		})
-	return prompt
+	changed, _, _ := h.intercept(ctx, "before_agent_start", nil, "system_prompt", appendString(nil, prompt), "system_prompt")
+	return textOf(changed)
 }
 
 // panel is what an extension shows in a panel. Who opened one owns its id until
@@ -1151,48 +1099,35 @@ func (e *extension) panel(event, id string, o object) {
 	case problem == "":
 		h.tell(&Event{Type: event, Extension: e.Name, Panel: p})
 	case opens:
-		h.notice(e, "warn", fmt.Sprintf("extension %s could not open a panel: %s", e.Name, problem))
+		e.notice("warn", "extension %s could not open a panel: %s", e.Name, problem)
 	default: // the user may just have closed it
 		e.logf("%s refused: %s", strings.TrimPrefix(event, "ext_"), problem)
 	}
 }
 
-// panelsOpen lists the panels that an extension has.
-func (e *extension) panelsOpen() (ids []string) {
-	e.host.mu.Lock()
-	defer e.host.mu.Unlock()
-	for id, owner := range e.host.panels {
-		if owner == e {
-			ids = append(ids, id)
-		}
+// panelKey tells the owner of a panel what key the user pressed.
+func (h *extHost) panelKey(id, key, text string) error {
+	fields := appendJSON(nil, `,"key":?`, key)
+	if text != "" {
+		fields = appendJSON(fields, `,"text":?`, text)
 	}
-	return ids
+	return h.toPanel("panel_key", id, fields)
 }
 
-// toPanel tells the owner of a panel what the user did with it.
-func (h *extHost) toPanel(id string, closes bool, template string, values ...any) error {
+func (h *extHost) panelClosed(id string) error { return h.toPanel("panel_close", id, nil) }
+
+func (h *extHost) toPanel(typ, id string, fields []byte) error {
 	h.mu.Lock()
 	e := h.panels[id]
-	if closes {
+	if typ == "panel_close" {
 		delete(h.panels, id)
 	}
 	h.mu.Unlock()
 	if e == nil {
 		return fmt.Errorf("no panel %q is open", id)
 	}
-	e.send(template, values...)
+	e.send(`{"type":?,"panel_id":??}`, typ, id, fields)
 	return nil
-}
-
-func (h *extHost) panelKey(id, key, text string) error {
-	if text == "" {
-		return h.toPanel(id, false, `{"type":"panel_key","panel_id":?,"key":?}`, id, key)
-	}
-	return h.toPanel(id, false, `{"type":"panel_key","panel_id":?,"key":?,"text":?}`, id, key, text)
-}
-
-func (h *extHost) panelClosed(id string) error {
-	return h.toPanel(id, true, `{"type":"panel_close","panel_id":?}`, id)
 }
 
 // invoke runs a command. prompt is what to run, when the answer is a prompt;
@@ -1205,7 +1140,7 @@ func (r *registration) invoke(ctx context.Context, args string) (prompt string) 
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			e.host.notice(e, "error", err.Error())
+			e.notice("error", "%v", err)
 		}
 		return ""
 	}
@@ -1218,7 +1153,7 @@ func (r *registration) invoke(ctx context.Context, args string) (prompt string) 
 		e.openPanel(o["open_panel"])
 	case "noop", "":
 	default:
-		e.host.notice(e, "warn", fmt.Sprintf("/%s: unknown action %q", r.name, action))
+		e.notice("warn", "/%s: unknown action %q", r.name, action)
 	}
 	return ""
 }

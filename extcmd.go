@@ -190,39 +190,31 @@ func extList(_ []string, asJSON bool) error {
 
 // printReport is a report of doctor.
 func printReport(t *tabwriter.Writer, r *extReport) {
-	line := func(label string, texts ...string) {
-		for _, text := range texts {
-			for s := range strings.SplitSeq(text, "\n") {
-				if s != "" {
-					row(t, "  "+label, s)
-				}
-				label = ""
-			}
-		}
-	}
+	list := func(names []string) string { return strings.Join(names, ", ") }
 	after := func(ms int64) string {
 		if ms == 0 {
 			return ""
 		}
 		return fmt.Sprintf("after %d ms", ms)
 	}
-	row(t, r.Name+": "+r.State)
-	line("version", r.Version)
-	line("directory", r.Dir+" ("+r.Scope+")")
-	line("shadowed by", r.ShadowedBy)
-	line("log", r.Log)
-	line("commands", strings.Join(r.Commands, ", "))
-	line("tools", strings.Join(r.Tools, ", "))
-	line("events", strings.Join(r.Events, ", "))
-	line("intercepts", strings.Join(r.Intercepts, ", "))
-	line("hello", after(r.HelloMS))
-	line("ready", after(r.ReadyMS))
-	line("ended", r.Exit)
-	for _, s := range r.Problems {
-		line("PROBLEM", s)
+	lines := [][2]string{{"version", r.Version}, {"directory", r.Dir + " (" + r.Scope + ")"}, {"shadowed by", r.ShadowedBy}, {"log", r.Log},
+		{"commands", list(r.Commands)}, {"tools", list(r.Tools)}, {"events", list(r.Events)}, {"intercepts", list(r.Intercepts)},
+		{"hello", after(r.HelloMS)}, {"ready", after(r.ReadyMS)}, {"ended", r.Exit}}
+	for _, text := range r.Problems {
+		lines = append(lines, [2]string{"PROBLEM", text})
 	}
-	for _, s := range r.Notes {
-		line("note", s)
+	for _, text := range r.Notes {
+		lines = append(lines, [2]string{"note", text})
+	}
+	row(t, r.Name+": "+r.State)
+	for _, line := range lines {
+		label, text := line[0], line[1]
+		for s := range strings.SplitSeq(text, "\n") {
+			if text != "" {
+				row(t, "  "+label, s)
+			}
+			label = ""
+		}
 	}
 }
 
@@ -242,6 +234,7 @@ func (d *doctor) see(e *extension, frame object, problem string) {
 	defer d.mu.Unlock()
 	r := d.reports[e]
 	switch typ := frame.text("type"); {
+	case r == nil: // too late
 	case problem != "":
 		addLine(&r.Problems, problem)
 	case typ == "shutdown_ack":
@@ -300,16 +293,7 @@ func extDoctor(dirs []string, asJSON bool) error {
 	procs.Unlock()
 	killAllGroups(time.Second)
 
-	a.ext.mu.Lock()
-	defer a.ext.mu.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	ill := 0
-	for _, e := range s.exts {
-		if d.reports[e].complete(e, offers); d.reports[e].Problems != nil {
-			ill++
-		}
-	}
+	ill := d.complete(a.ext, offers)
 	err = printReports(reports, asJSON, printReport)
 	if err == nil && strays > 0 { // of several extensions, whose they are is unknown
 		err = fmt.Errorf("%d processes left their extension's session and still ran: end them at shutdown", strays)
@@ -320,9 +304,23 @@ func extDoctor(dirs []string, asJSON bool) error {
 	return err
 }
 
-// complete adds what the extension host knows of an extension that has ended.
-// The host is locked.
-func (r *extReport) complete(e *extension, offers []*registration) {
+// complete ends the watching. It returns how many extensions have problems.
+func (d *doctor) complete(h *extHost, offers []*registration) (ill int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for e, r := range d.reports {
+		if r.fill(e, offers); r.Problems != nil {
+			ill++
+		}
+	}
+	d.reports = nil
+	return ill
+}
+
+// fill adds what the extension host, which is locked, knows of an extension.
+func (r *extReport) fill(e *extension, offers []*registration) {
 	for _, o := range offers {
 		switch {
 		case o.ext != e:
@@ -348,7 +346,6 @@ func (r *extReport) complete(e *extension, offers []*registration) {
 	case e.err != nil:
 		r.State, r.Error = "failed", e.err.Error()
 		addLine(&r.Problems, r.Error)
-		addLine(&r.Notes, startAdvice(e.err))
 	case !e.readyAt.IsZero():
 		r.State = "ready"
 	default:
@@ -358,19 +355,6 @@ func (r *extReport) complete(e *extension, offers []*registration) {
 	if !r.Ack && r.Exit != "" && r.Problems == nil {
 		addLine(&r.Notes, `it ended without answering shutdown: send {"type":"shutdown_ack"} first`)
 	}
-}
-
-// startAdvice is what mostly helps against a failed start.
-func startAdvice(err error) string {
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return `the program that "exec" names must be executable: chmod +x`
-	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound):
-		return `build the program that "exec" names or correct that; of a script, the interpreter in the first line may be missing`
-	case errors.Is(err, syscall.ENOEXEC):
-		return "the program is not for this system; a script needs a first line like #!/usr/bin/env bash"
-	}
-	return fmt.Sprintf(`within %v the first line on stdout must be {"type":"hello","name":...}; flush it: most languages hold back what they write to a pipe`, helloWait)
 }
 
 // installedDir finds an extension in $ZOT_HOME/extensions by its name or, as
@@ -400,22 +384,23 @@ func extInstall(words []string, _ bool) error {
 	defer cancel()
 	source := words[0]
 	info, err := os.Stat(source)
+	local := err == nil
 	switch {
-	case err == nil && !info.IsDir():
+	case local && !info.IsDir():
 		return fmt.Errorf("%s is a file: an extension is a directory with an extension.json", source)
-	case err != nil && !gitURL().MatchString(source) && !scpLike().MatchString(source):
+	case !local && !gitURL().MatchString(source) && !scpLike().MatchString(source):
 		return fmt.Errorf("neither a directory nor an https, ssh, git or file URL: %w", err)
 	}
 	home := filepath.Join(zotHome(), "extensions")
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return err
 	}
-	temp, err2 := os.MkdirTemp(home, ".install-") // on the same file system, so that a rename completes it
-	if err2 != nil {
-		return err2
+	temp, err := os.MkdirTemp(home, ".install-") // on the same file system, so that a rename completes it
+	if err != nil {
+		return err
 	}
 	defer os.RemoveAll(temp)
-	if err != nil {
+	if !local {
 		clone := filepath.Join(temp, "clone")
 		if err := gitClone(ctx, source, clone); err != nil {
 			return err
@@ -591,15 +576,16 @@ func extLogs(words []string, follow bool) error {
 	if follow {
 		go watchReader(os.Stdout, func() { os.Exit(exitNoPipe) })
 	}
-	for {
-		if _, err := io.Copy(os.Stdout, f); err != nil || !follow {
+	for seen := int64(0); ; {
+		n, err := io.Copy(os.Stdout, f)
+		if err != nil || !follow {
 			return err
 		}
+		seen += n
 		time.Sleep(100 * time.Millisecond)
-		at, _ := f.Seek(0, io.SeekCurrent)
 		old, _ := f.Stat()
 		now, err := os.Stat(path)
-		if err != nil || os.SameFile(old, now) && now.Size() >= at {
+		if err != nil || os.SameFile(old, now) && now.Size() >= seen {
 			continue
 		}
 		if _, err := io.Copy(os.Stdout, f); err != nil { // what the old one got last
@@ -607,7 +593,7 @@ func extLogs(words []string, follow bool) error {
 		}
 		if next, err := os.Open(path); err == nil {
 			f.Close()
-			f = next
+			f, seen = next, 0
 		}
 	}
 }

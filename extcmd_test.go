@@ -377,8 +377,8 @@ func TestExtDoctor(t *testing.T) {
 		"events":    {hello("events") + send(`{"type":"subscribe","events":["turn_begin","before_agent_start","turn_end"],"intercept":["session_start"]}`) + ready + loop, 1, []string{`unknown event "turn_begin" (known: session_start`, `unknown event "session_start" (known: tool_call`, "before_agent_start\n"}},
 		"names": {hello("names") + send(`{"type":"register_tool","name":"bash"}`, `{"type":"register_tool","name":"a.b"}`, `{"type":"register_tool","name":"a_b"}`, `{"type":"register_tool","name":""}`, `{"type":"register_tool","name":"x","schema":{"type":"array"}}`,
 			`{"type":"register_command","name":"Go"}`, `{"type":"register_command","name":"go"}`, `{"type":"register_command","name":"g o"}`) + ready + loop, 1,
-			[]string{"belongs to a built-in", "a.b (for models a_b)", `"a_b" is left out: extension names has the name a_b already`, "a tool needs a name", "root of its schema must be an object", "the command /go is shadowed: extension names has it already", `"g o" is no command name`}},
-		"silent":   {"exit 3", 1, []string{"silent: failed", "exit status 3", "flush it", "log:"}},
+			[]string{"belongs to a built-in", "a.b (for models a_b)", `"a_b" is left out: extension names has the name a_b already`, "a tool needs a name", "root of its schema must be an object", "the command /go is left out: extension names has the name /go already", `"g o" is no command name`}},
+		"silent":   {"exit 3", 1, []string{"silent: failed", "ended before hello", "exit status 3", "log:"}},
 		"brief":    {hello("brief") + ready + "exit 4\n", 1, []string{"it ended by itself (exit status 4)"}},
 		"rude":     {hello("rude") + ready + "read -r a; read -r b; exit 0\n", 0, []string{`send {"type":"shutdown_ack"}`}},
 		"stubborn": {hello("stubborn") + ready + "trap '' TERM; while :; do sleep 1; done\n", 1, []string{"it was killed 2s after shutdown"}},
@@ -429,7 +429,7 @@ func TestExtDoctorStart(t *testing.T) {
 		bashExt(t, filepath.Join(user, name), strings.ReplaceAll(registers, "%", name))
 	}
 	stdout := want(t, dir, 1, "extensions with problems: 6 of 7", "doctor")
-	for _, text := range []string{"a: failed", "build the program", "b: failed", "chmod +x", "c: failed", "#!/usr/bin/env", "d: bundle", `"skills" in extension.json`, "e: disabled", "f: ready", "the command /go is shadowed: extension f has it already"} {
+	for _, text := range []string{"a: failed", "no such file", "b: failed", "permission denied", "c: failed", "exec format error", "d: bundle", `"skills" in extension.json`, "e: disabled", "f: ready", "the command /go is left out: extension f has the name /go already"} {
 		if !strings.Contains(stdout, text) {
 			t.Errorf("%q is not in it", text)
 		}
