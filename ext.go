@@ -363,7 +363,7 @@ func (e *extension) live() {
 			e.panel("ext_panel_close", id, nil)
 		}
 	}
-	expected := e.out.closing() || h.ctx.Err() != nil
+	expected := e.expected()
 	e.out.close(0)
 	if expected || e.err != nil { // e.err is told with the start
 		return
@@ -397,7 +397,7 @@ func (e *extension) start() error {
 		e.host.mu.Unlock()
 		left := time.Until(quiet)
 		switch {
-		case ready:
+		case ready, exited == nil && e.expected():
 			return nil
 		case exited == nil && greeted:
 			return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
@@ -420,6 +420,9 @@ func (e *extension) start() error {
 		}
 	}
 }
+
+// expected reports whether the end of an extension is our doing.
+func (e *extension) expected() bool { return e.out.closing() || e.host.ctx.Err() != nil }
 
 // change notes something that start-up waits for.
 func (e *extension) change(note func()) {
