@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,7 +54,6 @@ type manifest struct {
 	Version     string   `json:"version"`
 	Exec        string   `json:"exec"`
 	Args        []string `json:"args"`
-	Language    string   `json:"language"`
 	Description string   `json:"description"`
 	Skills      []string `json:"skills"`
 	Enabled     *bool    `json:"enabled"`
@@ -71,44 +71,40 @@ type extension struct {
 	shadow string // directory of the extension of the same name that is used
 
 	host    *extHost
-	since   time.Time     // of the start
-	hello   chan struct{} // closed by its first hello
-	said    chan struct{} // closed by its first ready
-	gone    chan struct{} // closed when it has ended and its last frames were read
+	logFrom int64 // where this run begins in the log
+	stdin   io.Closer
+	stdout  io.Closer
 	ready   chan struct{} // closed when its start-up is over, well or not
-	logFrom int64         // where this run begins in the log
+	read    chan struct{} // closed when its stdout has ended
+	gone    chan struct{} // closed when it has ended and that was told
+	news    chan struct{} // capacity 1: something changed that its start-up waits for
 
 	// Guarded by the host's lock.
-	group     *group // nil when it was not started
-	out       *writer
-	helloName string
-	commands  []*extCommand
-	tools     []*extTool
-	observes  map[string]bool
-	guards    map[string]bool
-	pending   map[string]chan object // by type and id of the reply
-	activity  time.Time              // of the last registration
-	noise     int                    // lines that were no frames
-	unread    bool                   // its frames wait for a client that does not read
-	dead      string                 // how it ended; "" while it runs
-	stopped   bool                   // we ended it
-	held      bool                   // another process holds its stdout after its end
+	group                 *group // nil when it was not started
+	out                   *writer
+	startedAt, helloAt    time.Time
+	registeredAt, readyAt time.Time                  // the last registration, the first ready
+	fresh                 []*registration            // not committed yet
+	subscribed            map[string]map[string]bool // by "events" or "intercept", by event
+	pending               map[string]chan object     // by type and id of the reply
+	unread                bool                       // its frames wait for a client that does not read
 }
 
-// extCommand is a registered command, in the spelling of its extension.
-type extCommand struct {
+// registration is a command or a tool that an extension offers.
+type registration struct {
 	ext               *extension
-	name, description string
-	committed         bool // looked at by commit
+	name, description string // as the extension has them
+	tool              *tool  // nil for a command
+	refused           string // why it can not be called
 }
 
-// extTool is a registered tool; name is what the extension calls it.
-type extTool struct {
-	ext       *extension
-	name      string
-	offered   *tool // nil when it was refused
-	wait      time.Duration
-	committed bool // looked at by commit
+// key is what no two registrations may share: the name as models or, behind a
+// slash, users write it.
+func (r *registration) key() string {
+	if r.tool != nil {
+		return r.tool.name
+	}
+	return "/" + strings.ToLower(r.name)
 }
 
 // extHost runs the extensions of a process.
@@ -125,57 +121,53 @@ type extHost struct {
 	observe func(e *extension, frame object, problem string)
 	ctx     context.Context // ends when the process must
 
-	mu       sync.Mutex
-	exts     []*extension
-	commands []*extCommand // committed, in that order: those that can be called
-	tools    []*extTool    // the same
-	panels   map[string]*extension
-	started  chan struct{} // closed when start-up is over
-	nextID   int
-	work     sync.WaitGroup // reloading, and what waits for start-up
+	mu      sync.Mutex
+	exts    []*extension
+	offers  []*registration // committed, in that order: what can be called
+	taken   map[string]*registration
+	panels  map[string]*extension
+	started chan struct{} // closed when start-up is over
+	nextID  int
+	work    sync.WaitGroup // reloading, and what waits for start-up
 }
 
 // findExtensions reads the manifests: --ext paths, then the project's, then the
 // user's. Every one is listed, with what is wrong with it.
 func findExtensions(home, cwd string, explicit []string, only bool) (exts []*extension) {
-	read := func(dir, scope string) *extension {
+	add := func(dir, scope string) {
 		e := &extension{dir: dir, scope: scope}
 		e.err = e.readManifest()
 		e.log = filepath.Join(home, "logs", "ext-"+e.Name+".log")
-		return e
-	}
-	add := func(e *extension) {
-		for _, other := range exts {
-			if other.Name == e.Name && other.err == nil && e.err == nil && other.shadow == "" {
-				e.shadow = other.dir
-			}
-		}
 		exts = append(exts, e)
 	}
 	for _, dir := range explicit {
 		if !filepath.IsAbs(dir) {
 			dir = filepath.Join(cwd, dir)
 		}
-		add(read(filepath.Clean(dir), "path"))
+		add(filepath.Clean(dir), "path")
 	}
-	if only {
-		return exts
-	}
-	for _, place := range []struct{ dir, scope string }{
-		{filepath.Join(cwd, ".zot", "extensions"), "project"},
-		{filepath.Join(home, "extensions"), "user"},
-	} {
-		var found []*extension
-		entries, _ := os.ReadDir(place.dir)
+	addAll := func(place, scope string) {
+		first := len(exts)
+		entries, _ := os.ReadDir(place)
 		for _, entry := range entries {
-			dir := filepath.Join(place.dir, entry.Name())
+			dir := filepath.Join(place, entry.Name())
 			if _, err := os.Stat(filepath.Join(dir, "extension.json")); err == nil {
-				found = append(found, read(dir, place.scope))
+				add(dir, scope)
 			}
 		}
-		slices.SortStableFunc(found, func(a, b *extension) int { return cmp.Compare(a.Name, b.Name) })
-		for _, e := range found {
-			add(e)
+		slices.SortStableFunc(exts[first:], func(a, b *extension) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	if !only {
+		addAll(filepath.Join(cwd, ".zot", "extensions"), "project")
+		addAll(filepath.Join(home, "extensions"), "user")
+	}
+	used := map[string]string{}
+	for _, e := range exts {
+		if e.err != nil {
+			continue
+		}
+		if e.shadow = used[e.Name]; e.shadow == "" {
+			used[e.Name] = e.dir
 		}
 	}
 	return exts
@@ -200,30 +192,30 @@ func (e *extension) readManifest() error {
 		return fmt.Errorf("%s: \"name\" is missing", path)
 	case name != e.Name:
 		return fmt.Errorf("%s: the name %q must be letters, digits, dot, underscore and hyphen, and must not start with a dot", path, name)
-	case e.Exec == "" && len(e.Skills) == 0 && !e.hasTheme():
+	case e.Exec == "" && len(e.Skills) == 0 && !e.has("theme.json") && !e.has("themes/theme.json"):
 		return fmt.Errorf("%s: \"exec\" is missing (only bundles of skills or a theme need none)", path)
 	}
 	return nil
 }
 
-func (e *extension) hasTheme() bool {
-	for _, name := range []string{"theme.json", filepath.Join("themes", "theme.json")} {
-		if _, err := os.Stat(filepath.Join(e.dir, name)); err == nil {
-			return true
-		}
-	}
-	return false
+// has reports whether a file or directory belongs to the extension.
+func (e *extension) has(path string) bool {
+	_, err := os.Stat(filepath.Join(e.dir, path))
+	return err == nil
+}
+
+// inUse reports whether what the extension brings counts.
+func (e *extension) inUse() bool {
+	return e.err == nil && e.shadow == "" && (e.Enabled == nil || *e.Enabled)
 }
 
 // runs reports whether the extension is to be started.
-func (e *extension) runs() bool {
-	return e.err == nil && e.shadow == "" && e.Exec != "" && (e.Enabled == nil || *e.Enabled)
-}
+func (e *extension) runs() bool { return e.inUse() && e.Exec != "" }
 
 // skillPaths are the skills of the extensions that are in use.
 func skillPaths(exts []*extension) (paths []string) {
 	for _, e := range exts {
-		if e.err == nil && e.shadow == "" && (e.Enabled == nil || *e.Enabled) {
+		if e.inUse() {
 			for _, s := range e.Skills {
 				paths = append(paths, filepath.Join(e.dir, s))
 			}
@@ -236,29 +228,27 @@ func skillPaths(exts []*extension) (paths []string) {
 // failed, over is called and then started is closed, for which prompts wait.
 func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	h.mu.Lock()
-	h.exts, h.commands, h.tools, h.panels = exts, nil, nil, map[string]*extension{}
+	h.exts, h.offers, h.taken, h.panels = exts, nil, map[string]*registration{}, map[string]*extension{}
 	for _, e := range exts {
-		e.host, e.since = h, time.Now()
-		e.hello, e.said, e.gone, e.ready = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
-		e.pending, e.observes, e.guards = map[string]chan object{}, map[string]bool{}, map[string]bool{}
+		e.host, e.startedAt, e.pending = h, time.Now(), map[string]chan object{}
+		e.subscribed = map[string]map[string]bool{"events": {}, "intercept": {}}
+		e.ready, e.read, e.gone, e.news = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
 	}
 	h.mu.Unlock()
-	var all sync.WaitGroup
 	for _, e := range exts {
 		if e.runs() {
-			all.Go(e.start)
+			go e.live()
 		} else {
 			close(e.ready)
 		}
 	}
 	go func() { // ends with the last start
-		all.Wait()
 		for _, e := range exts {
-			if e.err != nil && !e.ours() {
-				h.notice(e, "error", e.err.Error())
+			if <-e.ready; e.err != nil {
+				e.notice("error", "%v", e.err)
 			}
 		}
-		h.notify("session_start", func(dst []byte) []byte { return dst })
+		h.notify("session_start", "")
 		over()
 		close(started)
 	}()
@@ -340,107 +330,159 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// start spawns the extension and returns when it is ready or has failed.
-func (e *extension) start() {
-	defer close(e.ready)
-	if e.err = e.spawn(); e.err != nil {
-		e.err = fmt.Errorf("extension %s could not be started: %w%s", e.Name, e.err, e.story())
+// live is the life of an extension, from its start until everybody was told of
+// its end.
+func (e *extension) live() {
+	defer close(e.gone)
+	e.err = e.start()
+	close(e.ready)
+	if e.group == nil {
 		return
 	}
-	select {
-	case <-e.hello:
-	case <-e.gone:
-	case <-time.After(helloWait):
+	if e.err != nil {
+		e.group.kill(0) // also what is left of one whose first process has ended
 	}
-	switch {
-	case isClosed(e.hello):
-		e.err = e.awaitReady()
-	case isClosed(e.gone):
-		e.err = fmt.Errorf("extension %s ended before hello%s", e.Name, e.story())
-	default:
-		e.err = fmt.Errorf("extension %s sent no hello in %v and was ended%s", e.Name, helloWait, e.story())
-		e.group.kill(0)
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for running := true; running; {
+		select {
+		case <-e.group.exited:
+			running = false
+		case <-tick.C:
+			if info, err := os.Stat(e.log); err == nil && info.Size() > maxLiveLog {
+				os.Truncate(e.log, 0)
+			}
+		}
 	}
+	e.drain()
+	h := e.host
+	h.mu.Lock()
+	panels, guards := maps.Clone(h.panels), e.subscribed["intercept"]["tool_call"]
+	h.mu.Unlock()
+	for id, owner := range panels {
+		if owner == e {
+			e.panel("ext_panel_close", id, nil)
+		}
+	}
+	expected := e.expected()
+	e.out.close(0)
+	if expected || e.err != nil { // e.err is told with the start
+		return
+	}
+	state, lost := exitText(e.group.state), "its tools and commands no longer work"
+	if guards {
+		lost += ", and its guard over tool calls is gone"
+	}
+	e.logf("it ended by itself (%s): an extension runs until it gets shutdown or the end of its stdin", state)
+	e.notice("error", "extension %s ended (%s): %s. log: %s", e.Name, state, lost, e.log)
 }
 
-// awaitReady waits for ready, or takes silence after the last registration for
-// it. Who takes longer is not waited for; who ends meanwhile has failed.
-func (e *extension) awaitReady() error {
-	end := time.Now().Add(readyWait)
+// start spawns the extension and returns when it is ready or has failed. Silence
+// after the last registration is taken for ready, and who takes longer is not
+// waited for.
+func (e *extension) start() error {
+	if err := e.spawn(); err != nil {
+		return fmt.Errorf("extension %s could not be started: %w%s", e.Name, err, e.story())
+	}
+	exited := e.group.exited
 	for {
 		e.host.mu.Lock()
-		until, registered := end, len(e.commands)+len(e.tools)+len(e.observes)+len(e.guards) > 0
-		if quiet := e.activity.Add(readyQuiet); registered && quiet.Before(end) {
-			until = quiet
+		end, greeted, ready := e.startedAt.Add(helloWait), !e.helloAt.IsZero(), !e.readyAt.IsZero()
+		if greeted {
+			end = e.helloAt.Add(readyWait)
+		}
+		quiet := e.registeredAt.Add(readyQuiet)
+		if e.registeredAt.IsZero() || quiet.After(end) {
+			quiet = end
 		}
 		e.host.mu.Unlock()
-		wait := time.Until(until)
-		if wait <= 0 {
-			if !until.Before(end) {
-				e.host.notice(e, "warn", fmt.Sprintf("extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log))
+		left := time.Until(quiet)
+		switch {
+		case ready, exited == nil && e.expected():
+			return nil
+		case exited == nil && greeted:
+			return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
+		case exited == nil:
+			return fmt.Errorf("extension %s ended before hello%s", e.Name, e.story())
+		case left <= 0 && !greeted:
+			return fmt.Errorf("extension %s sent no hello in %v and was ended (most languages hold back what they write to a pipe: flush it)%s", e.Name, helloWait, e.story())
+		case left <= 0:
+			if quiet == end {
+				e.notice("warn", "extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log)
 			}
 			return nil
 		}
 		select {
-		case <-e.said:
-			return nil
-		case <-e.gone:
-			if isClosed(e.said) {
-				return nil
-			}
-			return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
-		case <-time.After(min(wait, readyQuiet)): // a registration moves the end
+		case <-e.news:
+		case <-time.After(left):
+		case <-exited:
+			e.drain()
+			exited = nil // what it sent last is looked at once more
 		}
 	}
 }
 
-// spawn starts the process, its reader and its watcher.
+// expected reports whether the end of an extension is our doing.
+func (e *extension) expected() bool { return e.out.closing() || e.host.ctx.Err() != nil }
+
+// change notes something that start-up waits for.
+func (e *extension) change(note func()) {
+	e.host.mu.Lock()
+	note()
+	e.host.mu.Unlock()
+	select {
+	case e.news <- struct{}{}:
+	default:
+	}
+}
+
+// spawn starts the process and its reader.
 func (e *extension) spawn() error {
 	log, err := e.openLog()
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	program := filepath.Join(e.dir, e.Exec)
-	if filepath.IsAbs(e.Exec) {
-		program = e.Exec
-	} else if _, err := os.Stat(program); err != nil && !strings.ContainsAny(e.Exec, `/\`) {
-		program = e.Exec // a name: looked up in PATH
+	program := e.Exec
+	if !filepath.IsAbs(program) && (e.has(program) || strings.ContainsAny(program, `/\`)) { // else it is looked up in PATH
+		program = filepath.Join(e.dir, program)
 	}
-	in, toChild, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	fromChild, out, err := os.Pipe()
-	if err != nil {
-		toChild.Close()
-		return err
-	}
-	defer out.Close()
 	cmd := exec.Command(program, e.Args...)
-	cmd.Dir, cmd.Env = e.dir, childEnv(nil)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, log
+	cmd.Dir, cmd.Stderr = e.dir, log
+	stdin, err := cmd.StdinPipe()
+	stdout, err2 := cmd.StdoutPipe()
+	if err := cmp.Or(err, err2); err != nil {
+		return err
+	}
 	group, err := startGroup(cmd)
 	if err != nil {
-		toChild.Close()
-		fromChild.Close()
 		return err
 	}
+	e.stdin, e.stdout = stdin, stdout
 	e.host.mu.Lock()
-	e.group, e.out = group, newWriter(toChild, func() {})
+	e.group, e.out = group, newWriter(stdin, func() {})
 	e.host.mu.Unlock()
 	go func() { // ends with the writer: the pipe is closed behind the last frame
 		<-e.out.done
-		toChild.Close()
+		stdin.Close()
 	}()
-	read := make(chan struct{})
-	go func() { // ends with the pipe, which watch closes at the latest
-		e.read(fromChild)
-		close(read)
+	go func() { // ends with the pipe, which drain closes at the latest
+		e.readFrames(stdout)
+		close(e.read)
 	}()
-	go e.watch(read, toChild, fromChild)
 	return nil
+}
+
+// drain takes what an extension sent before its end, but does not wait for who
+// holds the pipe longer. It may be called again.
+func (e *extension) drain() {
+	select {
+	case <-e.read:
+	case <-time.After(drainWait):
+		e.logf("a process that outlives it holds its stdout: give what it starts in the background another")
+	}
+	e.stdout.Close()
+	e.stdin.Close()
 }
 
 // openLog opens the extension's log, a new one if it has become large.
@@ -448,32 +490,27 @@ func (e *extension) openLog() (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(e.log), 0o700); err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(e.log); err == nil && info.Size() > maxLog {
+	info, err := os.Stat(e.log)
+	switch {
+	case err == nil && info.Size() > maxLog:
 		os.Rename(e.log, e.log+".1")
-	}
-	log, err := os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if info, err := log.Stat(); err == nil {
+	case err == nil:
 		e.logFrom = info.Size()
 	}
-	return log, nil
+	return os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 }
 
 // story tells how an extension ended, what it last said and where its log is.
 func (e *extension) story() string {
-	var s strings.Builder
-	fmt.Fprintf(&s, " (command: %s)", strings.Join(append([]string{e.Exec}, e.Args...), " "))
+	s := " (command: " + strings.Join(append([]string{e.Exec}, e.Args...), " ") + ")"
 	if e.group != nil && isClosed(e.group.exited) {
-		fmt.Fprintf(&s, ": %s", exitText(e.group.state))
+		s += ": " + exitText(e.group.state)
 	}
+	s += "; "
 	if last := logTail(e.log, e.logFrom, 20); last != "" {
-		s.WriteString("; its last output:\n" + last + "\n")
-	} else {
-		s.WriteString("; ")
+		s += "its last output:\n" + last + "\n"
 	}
-	return s.String() + "log: " + e.log
+	return s + "log: " + e.log
 }
 
 func exitText(state *os.ProcessState) string {
@@ -501,72 +538,7 @@ func logTail(path string, from int64, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// watch waits for the end of the process and tells all that wait for it. Frames
-// that it sent before its end count; who holds the pipe longer is not waited
-// for. Its goroutine ends with the process.
-func (e *extension) watch(read <-chan struct{}, toChild, fromChild *os.File) {
-	tick := time.NewTicker(time.Minute)
-	defer tick.Stop()
-	for running := true; running; {
-		select {
-		case <-e.group.exited:
-			running = false
-		case <-tick.C:
-			if info, err := os.Stat(e.log); err == nil && info.Size() > maxLiveLog {
-				os.Truncate(e.log, 0)
-			}
-		}
-	}
-	held := false
-	select {
-	case <-read:
-	case <-time.After(drainWait):
-		held = true
-	}
-	fromChild.Close()
-	toChild.Close()
-	h := e.host
-	h.mu.Lock()
-	e.dead = exitText(e.group.state)
-	e.held = held
-	pending := e.pending
-	e.pending = nil // from here on nothing is sent to them
-	var panels []string
-	for id, owner := range h.panels {
-		if owner == e {
-			panels = append(panels, id)
-			delete(h.panels, id)
-		}
-	}
-	guard := e.guards["tool_call"]
-	h.mu.Unlock()
-	slices.Sort(panels)
-	for _, id := range panels {
-		h.tell(&Event{Type: "ext_panel_close", Extension: e.Name, Panel: &panel{ID: id}})
-	}
-	e.out.close(0)
-	close(e.gone)
-	<-e.ready
-	if !e.ours() && e.err == nil { // else it is told with the start, or nothing to tell
-		lost := "its tools and commands no longer work"
-		if guard {
-			lost += ", and its guard over tool calls is gone"
-		}
-		h.notice(e, "error", fmt.Sprintf("extension %s ended (%s): %s. log: %s", e.Name, e.dead, lost, e.log))
-	}
-	for _, replies := range pending {
-		close(replies)
-	}
-}
-
-// ours reports whether the end of the extension is our doing.
-func (e *extension) ours() bool {
-	e.host.mu.Lock()
-	defer e.host.mu.Unlock()
-	return e.stopped || e.host.ctx.Err() != nil
-}
-
-// logf writes a line to the extension's log.
+// logf writes a line to the extension's log. No lock may be held.
 func (e *extension) logf(format string, values ...any) {
 	problem := fmt.Sprintf(format, values...)
 	if e.host.observe != nil {
@@ -580,10 +552,15 @@ func (e *extension) logf(format string, values ...any) {
 	fmt.Fprintf(f, "[zot] %s\n", problem)
 }
 
-// read takes the frames of an extension until the pipe ends or is closed.
-func (e *extension) read(from io.Reader) {
+// notice tells the client something about the extension. No lock may be held.
+func (e *extension) notice(level, format string, values ...any) {
+	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Text: fmt.Sprintf(format, values...)})
+}
+
+// readFrames takes the frames of an extension until the pipe ends or is closed.
+func (e *extension) readFrames(from io.Reader) {
 	r := bufio.NewReaderSize(from, 64<<10)
-	for {
+	for noise := 0; ; {
 		line, err := inputLine(r)
 		if line == nil && err == nil {
 			return
@@ -592,23 +569,14 @@ func (e *extension) read(from io.Reader) {
 		if err == nil {
 			o, err = parseObject(line)
 		}
-		if err != nil {
-			e.skip(line, err)
+		if err == nil {
+			e.frame(o)
 			continue
 		}
-		e.frame(o)
-	}
-}
-
-// skip logs a line that is no frame; the first one is told.
-func (e *extension) skip(line []byte, err error) {
-	e.host.mu.Lock()
-	e.noise++
-	first := e.noise == 1
-	e.host.mu.Unlock()
-	e.logf("stdout line skipped (%v; stdout is for frames, other output belongs on stderr): %s", err, shorten(strings.ToValidUTF8(string(line), "\ufffd"), 500))
-	if first {
-		e.host.notice(e, "warn", fmt.Sprintf("extension %s printed something that is no frame on its stdout; see %s", e.Name, e.log))
+		e.logf("stdout line skipped (%v; stdout is for frames, other output belongs on stderr): %s", err, shorten(strings.ToValidUTF8(string(line), "\ufffd"), 500))
+		if noise++; noise == 1 {
+			e.notice("warn", "extension %s printed something that is no frame on its stdout; see %s", e.Name, e.log)
+		}
 	}
 }
 
@@ -618,18 +586,24 @@ func (o object) text(key string) string {
 	return s
 }
 
+func (o object) isTrue(key string) bool { return string(o[key]) == "true" }
+
 // frame handles one frame (spec: Extension -> host).
 func (e *extension) frame(o object) {
 	if e.host.observe != nil {
 		e.host.observe(e, o, "")
 	}
 	typ := o.text("type")
-	if !isClosed(e.hello) {
+	if e.helloAt.IsZero() { // only this goroutine sets it
 		if typ != "hello" {
 			e.logf("frame before hello skipped: %q", typ)
 			return
 		}
-		e.greet(o)
+		e.change(func() { e.helloAt = time.Now() })
+		if name := o.text("name"); name != e.Name {
+			e.logf("hello says the name is %q; the manifest's %q is used (make them the same)", name, e.Name)
+		}
+		e.send("?", encode(e.host.ack(e)))
 		return
 	}
 	switch typ {
@@ -640,9 +614,11 @@ func (e *extension) frame(o object) {
 	case "subscribe":
 		e.subscribe(o)
 	case "ready":
-		if !isClosed(e.said) {
-			close(e.said)
-		}
+		e.change(func() {
+			if e.readyAt.IsZero() {
+				e.readyAt = time.Now()
+			}
+		})
 	case "tool_result", "event_intercept_response", "command_response", "tool_progress":
 		e.reply(typ, o)
 	case "shutdown_ack", "submit": // submit is for the interactive host
@@ -660,7 +636,7 @@ func (e *extension) show(typ string, o object) {
 		if !slices.Contains([]string{"info", "success", "warn", "error"}, level) {
 			level = "info"
 		}
-		e.host.notice(e, level, o.text("message"))
+		e.notice(level, "%s", o.text("message"))
 	case "display":
 		e.host.tell(&Event{Type: "ext_display", Extension: e.Name, Text: cmp.Or(o.text("display"), o.text("text"))})
 	case "clear_notes":
@@ -668,9 +644,9 @@ func (e *extension) show(typ string, o object) {
 	case "open_panel":
 		e.openPanel(o["panel"])
 	case "panel_render":
-		e.renderPanel(o)
+		e.panel("ext_panel_render", o.text("panel_id"), o)
 	case "panel_close":
-		e.closePanel(o.text("panel_id"))
+		e.panel("ext_panel_close", o.text("panel_id"), o)
 	default:
 		e.logf("unknown frame skipped: %q", typ)
 		return
@@ -686,72 +662,55 @@ func (e *extension) setUnread(unread bool) {
 	e.host.mu.Unlock()
 }
 
-// greet answers hello.
-func (e *extension) greet(o object) {
-	e.host.mu.Lock()
-	e.helloName = o.text("name")
-	close(e.hello)
-	e.activity = time.Now()
-	e.host.mu.Unlock()
-	if e.helloName != e.Name {
-		e.logf("hello says the name is %q; the manifest's %q is used (make them the same)", e.helloName, e.Name)
-	}
-	e.send(func(dst []byte) []byte { return append(dst, encode(e.host.ack(e))...) })
+// send puts a frame, see appendJSON, on the extension's stdin. It never blocks.
+func (e *extension) send(template string, values ...any) {
+	e.out.frame(true, func(dst []byte) []byte { return appendJSON(dst, template, values...) })
 }
 
-// send puts a frame on the extension's stdin. It never blocks.
-func (e *extension) send(build func(dst []byte) []byte) { e.out.frame(true, build) }
-
-// register notes a registration.
-func (e *extension) register(change func()) {
-	e.host.mu.Lock()
-	defer e.host.mu.Unlock()
-	e.activity = time.Now()
-	change()
+// add keeps a registration until commit decides about its name.
+func (e *extension) add(r *registration) {
+	r.ext = e
+	e.change(func() { e.fresh, e.registeredAt = append(e.fresh, r), time.Now() })
 }
 
-// addCommand keeps a registration; commit decides about its name.
 func (e *extension) addCommand(o object) {
 	name := strings.TrimPrefix(o.text("name"), "/")
 	if name == "" || strings.ContainsFunc(name, unicode.IsSpace) {
 		e.logf("register_command refused: %q is no command name", name)
 		return
 	}
-	c := &extCommand{ext: e, name: name, description: o.text("description")}
-	e.register(func() { e.commands = append(e.commands, c) })
+	e.add(&registration{name: name, description: o.text("description")})
 }
 
-// addTool keeps a registration; commit decides about its name.
 func (e *extension) addTool(o object) {
-	t := &extTool{ext: e, name: o.text("name"), wait: toolWait}
-	var ms float64
+	name, wait := o.text("name"), toolWait
 	if o.has("timeout_ms") {
-		if json.Unmarshal(o["timeout_ms"], &ms) == nil && ms > 0 {
-			t.wait = time.Duration(min(ms, float64(maxToolWait/time.Millisecond)) * float64(time.Millisecond))
+		if ms := count(o["timeout_ms"]); ms > 0 {
+			wait = time.Duration(min(ms, int(maxToolWait/time.Millisecond))) * time.Millisecond
 		} else {
-			e.logf("the timeout_ms of tool %q is no number above 0; it gets %v", t.name, toolWait)
+			e.logf("the timeout_ms of tool %q is no number above 0; it gets %v", name, toolWait)
 		}
 	}
-	if string(o["interactive"]) == "true" {
-		t.wait = 0
+	if o.isTrue("interactive") {
+		wait = 0
 	}
 	schema, dropped, err := toolSchema(o["schema"])
 	if len(dropped) > 0 {
-		e.logf("the schema of tool %q lost %s at its root: providers refuse that there", t.name, strings.Join(dropped, ", "))
+		e.logf("the schema of tool %q lost %s at its root: providers refuse that there", name, strings.Join(dropped, ", "))
 	}
 	if err != nil {
-		e.leftOut(t.name, err.Error())
-	} else {
-		t.offered = &tool{name: modelName(t.name), description: o.text("description"), schema: schema,
-			deferred: string(o["deferred"]) == "true", run: t.run}
+		e.toolLeftOut(name, err.Error())
+		return
 	}
-	e.register(func() { e.tools = append(e.tools, t) })
+	e.add(&registration{name: name, tool: &tool{name: modelName(name), description: o.text("description"), schema: schema,
+		deferred: o.isTrue("deferred"), run: func(ctx context.Context, c *toolCall) toolResult { return e.call(ctx, name, wait, c) }}})
 }
 
-// leftOut tells that a tool can not be used.
-func (e *extension) leftOut(name, problem string) {
-	e.logf("the tool %q is left out: %s", name, problem)
-	e.host.notice(e, "warn", fmt.Sprintf("extension %s: the tool %q is left out: %s", e.Name, name, problem))
+// toolLeftOut tells that a tool can not be used.
+func (e *extension) toolLeftOut(name, why string) {
+	problem := fmt.Sprintf("the tool %q is left out: %s", name, why)
+	e.logf("%s", problem)
+	e.notice("warn", "extension %s: %s", e.Name, problem)
 }
 
 var notToolName = lazyRegexp(`[^A-Za-z0-9_-]`)
@@ -769,265 +728,164 @@ func modelName(name string) string {
 // with properties and without combinators. dropped are the keys that it lost.
 func toolSchema(raw json.RawMessage) (schema json.RawMessage, dropped []string, err error) {
 	if len(raw) == 0 || string(raw) == "null" {
-		return json.RawMessage(`{"type":"object","properties":{}}`), nil, nil
+		raw = json.RawMessage(`{}`)
 	}
-	raw, err = normalize(raw)
-	if err != nil {
-		return nil, nil, fmt.Errorf("its schema is no JSON: %w", err)
+	if raw, err = normalize(raw); err != nil || raw[0] != '{' {
+		return nil, nil, fmt.Errorf("its schema is not a JSON object but %s", kindOf(raw))
 	}
-	o, err := parseObject(raw)
-	if err != nil {
-		return nil, nil, fmt.Errorf("its schema is %w", err)
-	}
-	var types []string
-	json.Unmarshal(o["type"], &types) // ["object","null"]
-	properties := string(o["properties"])
-	switch {
-	case o.has("$ref"):
-		return nil, nil, errors.New("the root of its schema must be an object, not a $ref")
-	case o.has("type") && o.text("type") != "object" && !slices.Contains(types, "object"):
-		return nil, nil, fmt.Errorf("the root of its schema must be an object, not %s", o["type"])
-	case properties == "" || properties == "null" || properties == "[]": // an empty object, as some languages write it
-		properties = "{}"
-	case properties[0] != '{':
-		return nil, nil, fmt.Errorf("the properties of its schema must be an object, not %s", kindOf(o["properties"]))
-	}
-	if required := []string{}; o.has("required") && json.Unmarshal(o["required"], &required) != nil {
-		return nil, nil, errors.New("what its schema calls required must be an array of strings")
-	}
-	dst := []byte(`{"type":"object","properties":` + properties)
+	properties, rest := "{}", []byte(nil)
 	whole := walk(raw, func(key, value []byte) {
-		switch k := string(key); {
-		case k == "type", k == "properties", k == "required" && string(value) == "null":
+		switch k, v := string(key), string(value); {
+		case v == "null", k == "properties" && v == "[]": // an empty object, as some languages write it
+		case k == "$ref":
+			err = errors.New("the root of its schema must be an object, not a $ref")
+		case k == "type":
+			if !strings.Contains(v, `"object"`) { // alone or, with "null", in a list
+				err = fmt.Errorf("the root of its schema must be an object, not %s", v)
+			}
+		case k == "properties":
+			if properties = v; v[0] != '{' {
+				err = fmt.Errorf("the properties of its schema must be an object, not %s", kindOf(value))
+			}
+		case k == "required" && json.Unmarshal(value, new([]string)) != nil:
+			err = errors.New("what its schema calls required must be an array of strings")
 		case slices.Contains([]string{"anyOf", "oneOf", "allOf", "not", "enum"}, k):
 			dropped = append(dropped, k)
 		default:
-			dst = append(append(append(append(dst, `,"`...), key...), `":`...), value...)
+			rest = append(append(append(append(rest, `,"`...), key...), `":`...), value...)
 		}
 	})
-	if !whole {
-		return nil, nil, errors.New("its schema is nested too deeply")
+	if err == nil && !whole {
+		err = errors.New("its schema is nested too deeply")
 	}
-	return append(dst, '}'), dropped, nil
+	return appendJSON(nil, `{"type":"object","properties":??}`, []byte(properties), rest), dropped, err
 }
 
 // What can be subscribed to (spec: subscribe).
-var (
-	extEvents     = []string{"session_start", "turn_start", "turn_end", "tool_call", "tool_confirmation_requested", "assistant_message"}
-	extIntercepts = []string{"tool_call", "turn_start", "assistant_message", "before_agent_start"}
-)
+var subscriptions = map[string][]string{
+	"events":    {"session_start", "turn_start", "turn_end", "tool_call", "tool_confirmation_requested", "assistant_message"},
+	"intercept": {"tool_call", "turn_start", "assistant_message", "before_agent_start"},
+}
 
 func (e *extension) subscribe(o object) {
-	list := func(key string) (names []string) {
-		if o.has(key) && json.Unmarshal(o[key], &names) != nil {
-			e.logf("subscribe: %q must be an array of strings", key)
+	for _, kind := range []string{"events", "intercept"} {
+		var names []string
+		known := subscriptions[kind]
+		if o.has(kind) && json.Unmarshal(o[kind], &names) != nil {
+			e.logf("subscribe: %q must be an array of strings", kind)
 		}
-		return names
-	}
-	events, intercepts := list("events"), list("intercept")
-	if i := slices.Index(events, "before_agent_start"); i >= 0 { // some list it there
-		events, intercepts = slices.Delete(events, i, i+1), append(intercepts, "before_agent_start")
-	}
-	add := func(set map[string]bool, names, known []string) {
 		for _, name := range names {
-			if slices.Contains(known, name) {
-				e.register(func() { set[name] = true })
-			} else {
+			to := kind
+			if name == "before_agent_start" { // some list it under events
+				to = "intercept"
+			} else if !slices.Contains(known, name) {
 				e.logf("subscribe: unknown event %q (known: %s)", name, strings.Join(known, ", "))
+				continue
 			}
+			e.change(func() { e.subscribed[to][name], e.registeredAt = true, time.Now() })
 		}
 	}
-	add(e.observes, events, extEvents)
-	add(e.guards, intercepts, extIntercepts)
 }
 
 // commit takes what was registered since the last time, in the order of the
 // extensions: a name belongs to who came first. Nothing is taken before
-// start-up is over, so that who is quicker does not count.
-func (h *extHost) commit() {
-	var refused []func()
+// start-up is over, so that who is quicker does not count. It returns all that
+// can be called.
+func (h *extHost) commit() []*registration {
+	var refused []*registration // told without the lock
 	h.mu.Lock()
-	if isClosed(h.started) {
-		for _, e := range h.exts {
-			refused = append(append(refused, h.commitCommands(e)...), h.commitTools(e)...)
+	for _, e := range h.exts {
+		if !isClosed(h.started) {
+			break
 		}
+		for _, r := range e.fresh {
+			key := r.key()
+			switch owner := h.taken[key]; {
+			case key == "":
+				r.refused = "a tool needs a name"
+			case h.builtin(key):
+				r.refused = "the name belongs to a built-in tool"
+			case owner != nil:
+				r.refused = fmt.Sprintf("extension %s has the name %s already", owner.ext.Name, key)
+			default:
+				h.taken[key] = r
+				h.offers = append(h.offers, r)
+				continue
+			}
+			refused = append(refused, r)
+		}
+		e.fresh = nil
 	}
+	offers := h.offers
 	h.mu.Unlock()
-	for _, tell := range refused { // without the lock: telling takes the agent's
-		tell()
+	for _, r := range refused {
+		if r.tool != nil {
+			r.ext.toolLeftOut(r.name, r.refused)
+		} else {
+			r.ext.logf("the command /%s is left out: %s", r.name, r.refused)
+		}
 	}
-}
-
-func (h *extHost) commitCommands(e *extension) (refused []func()) {
-	var taken map[string]string // owner by name
-	for _, c := range e.commands {
-		if c.committed {
-			continue
-		}
-		if c.committed = true; taken == nil {
-			taken = map[string]string{}
-			for _, o := range h.commands {
-				taken[strings.ToLower(o.name)] = o.ext.Name
-			}
-		}
-		name := strings.ToLower(c.name)
-		if owner, ok := taken[name]; ok {
-			refused = append(refused, func() { e.logf("the command /%s is shadowed: extension %s has it already", c.name, owner) })
-			continue
-		}
-		taken[name] = e.Name
-		h.commands = append(h.commands, c)
-	}
-	return refused
-}
-
-func (h *extHost) commitTools(e *extension) (refused []func()) {
-	var taken map[string]string // owner by name
-	for _, t := range e.tools {
-		if t.committed || t.offered == nil {
-			continue
-		}
-		if t.committed = true; taken == nil {
-			taken = map[string]string{}
-			for _, o := range h.tools {
-				taken[o.offered.name] = o.ext.Name
-			}
-		}
-		problem, name := "", t.offered.name
-		switch owner, ok := taken[name]; {
-		case name == "":
-			problem = "a tool needs a name"
-		case h.builtin(name):
-			problem = "the name belongs to a built-in tool"
-		case ok:
-			problem = fmt.Sprintf("extension %s has the name %s already", owner, name)
-		default:
-			taken[name] = e.Name
-			h.tools = append(h.tools, t)
-			continue
-		}
-		refused = append(refused, func() { e.leftOut(t.name, problem) })
-	}
-	return refused
+	return offers
 }
 
 // allTools lists the tools that can be called.
 func (h *extHost) allTools() (tools []*tool) {
-	h.commit()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, t := range h.tools {
-		tools = append(tools, t.offered)
+	for _, r := range h.commit() {
+		if r.tool != nil {
+			tools = append(tools, r.tool)
+		}
 	}
 	return tools
 }
 
 // allCommands lists the commands that can be called.
-func (h *extHost) allCommands() []*extCommand {
-	h.commit()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.commands
+func (h *extHost) allCommands() []*registration {
+	return slices.DeleteFunc(slices.Clone(h.commit()), func(r *registration) bool { return r.tool != nil })
 }
 
 // command finds a command by its name in any spelling, nil if there is none.
-func (h *extHost) command(name string) *extCommand {
-	for _, c := range h.allCommands() {
-		if strings.EqualFold(c.name, name) {
-			return c
-		}
-	}
-	return nil
+func (h *extHost) command(name string) *registration {
+	h.commit()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.taken["/"+strings.ToLower(name)]
 }
 
 // replyTypes says by what frame a request is answered.
 var replyTypes = map[string]string{"tool_call": "tool_result", "command_invoked": "command_response", "event_intercept": "event_intercept_response"}
 
-// request sends a frame with a new id and returns the channel of the replies,
-// which is closed when the extension has ended, and nil when it had before.
-func (e *extension) request(typ string, fields func(dst []byte) []byte) (key string, replies chan object) {
-	h := e.host
+// ask sends a request and waits for the reply: at most wait (0: no limit), and
+// anew after each progress. fields are what stands behind the id, from a comma on.
+func (e *extension) ask(ctx context.Context, wait time.Duration, progress func(string), typ string, fields []byte) (object, error) {
+	h, replies := e.host, make(chan object, 16) // progress beyond that is dropped
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if e.pending == nil {
-		return "", nil
-	}
 	h.nextID++
 	id := strconv.Itoa(h.nextID)
-	key, replies = replyTypes[typ]+" "+id, make(chan object, 16) // progress beyond that is dropped
+	key := replyTypes[typ] + " " + id
 	e.pending[key] = replies
-	e.send(func(dst []byte) []byte {
-		dst = appendString(append(dst, `{"type":`...), typ)
-		dst = appendString(append(dst, `,"id":`...), id)
-		return append(fields(dst), '}')
-	})
-	return key, replies
-}
-
-// reply hands a frame to who waits for it. Unknown and late ones are logged.
-func (e *extension) reply(typ string, o object) {
-	id, last := o.text("id"), typ != "tool_progress"
-	key := typ + " " + id
-	if !last {
-		key = "tool_result " + id
-	}
-	e.host.mu.Lock()
-	replies := e.pending[key]
-	switch {
-	case last && replies != nil:
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
 		delete(e.pending, key)
-		replies <- o // there is room: progress leaves one place free
-	case len(replies) < cap(replies)-1:
-		replies <- o
+		h.mu.Unlock()
+	}()
+	if ctx.Err() == nil && !isClosed(e.gone) {
+		e.send(`{"type":?,"id":??}`, typ, id, fields)
 	}
-	e.host.mu.Unlock()
-	if replies == nil {
-		e.logf("%s with the id %q answers nothing (too late, twice, or never asked)", typ, id)
-	}
-}
-
-func (e *extension) forget(key string) {
-	e.host.mu.Lock()
-	delete(e.pending, key)
-	e.host.mu.Unlock()
-}
-
-// ended is the error of a request to an extension that has ended, nil while it
-// runs.
-func (e *extension) ended() error {
-	e.host.mu.Lock()
-	defer e.host.mu.Unlock()
-	if e.dead == "" {
-		return nil
-	}
-	return fmt.Errorf("extension %s has ended (%s)", e.Name, e.dead)
-}
-
-// ask sends a request and waits for its reply: at most wait (0: no limit), and
-// anew after each progress. Waiting for our own client does not count.
-func (e *extension) ask(ctx context.Context, wait time.Duration, typ string, fields func(dst []byte) []byte, progress func(string)) (object, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	key, replies := e.request(typ, fields)
-	if replies == nil {
-		return nil, e.ended()
-	}
-	defer e.forget(key)
 	var late <-chan time.Time
 	for {
 		if wait > 0 {
 			late = time.After(wait)
 		}
 		select {
-		case o, ok := <-replies:
-			switch {
-			case !ok:
-				return nil, e.ended()
-			case o.text("type") != "tool_progress":
+		case o := <-replies:
+			if o.text("type") != "tool_progress" {
 				return o, nil
-			case progress != nil:
-				progress(o.text("text"))
+			}
+			progress(o.text("text"))
+		case <-e.gone:
+			if len(replies) == 0 { // what it sent before its end counts
+				return nil, e.ended()
 			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -1042,35 +900,62 @@ func (e *extension) ask(ctx context.Context, wait time.Duration, typ string, fie
 	}
 }
 
-// run is a tool call.
-func (t *extTool) run(ctx context.Context, c *toolCall) toolResult {
-	if err := t.ext.ended(); err != nil {
-		return errorResult(fmt.Sprintf("Tool %s was not run: %v.", t.name, err))
+// reply hands a frame to who waits for it. Unknown and late ones are logged.
+func (e *extension) reply(typ string, o object) {
+	id, room := o.text("id"), 1
+	key := typ + " " + id
+	if typ == "tool_progress" {
+		key, room = "tool_result "+id, 2 // a place stays free for the result
 	}
-	o, err := t.ext.ask(ctx, t.wait, "tool_call", func(dst []byte) []byte {
-		dst = appendString(append(dst, `,"name":`...), t.name)
-		return append(append(dst, `,"args":`...), c.args...)
-	}, c.progress)
+	e.host.mu.Lock()
+	replies := e.pending[key]
+	if cap(replies)-len(replies) >= room {
+		replies <- o
+	}
+	if typ != "tool_progress" {
+		delete(e.pending, key)
+	}
+	e.host.mu.Unlock()
+	if replies == nil {
+		e.logf("%s with the id %q answers nothing (too late, twice, or never asked)", typ, id)
+	}
+}
+
+// ended is the error of a request to an extension that has ended, nil while it
+// runs.
+func (e *extension) ended() error {
+	if !isClosed(e.gone) {
+		return nil
+	}
+	return fmt.Errorf("extension %s has ended (%s)", e.Name, exitText(e.group.state))
+}
+
+// call runs a tool.
+func (e *extension) call(ctx context.Context, name string, wait time.Duration, c *toolCall) toolResult {
+	if err := e.ended(); err != nil {
+		return errorResult(fmt.Sprintf("Tool %s was not run: %v.", name, err))
+	}
+	o, err := e.ask(ctx, wait, c.progress, "tool_call", appendJSON(nil, `,"name":?,"args":?`, name, c.args))
 	if err != nil {
-		return errorResult(fmt.Sprintf("Tool %s failed: %v. Whether it had an effect is unknown.", t.name, err))
+		return errorResult(fmt.Sprintf("Tool %s failed: %v. Whether it had an effect is unknown.", name, err))
 	}
-	r := toolResult{isError: string(o["is_error"]) == "true", details: map[string]string{"extension": t.ext.Name}}
+	r := toolResult{isError: o.isTrue("is_error"), details: map[string]string{"extension": e.Name}}
 	var blocks []object
 	if o.has("content") && json.Unmarshal(o["content"], &blocks) != nil {
-		return errorResult(fmt.Sprintf("Tool %s failed: the content of the extension's result must be an array of text and image blocks.", t.name))
+		return errorResult(fmt.Sprintf("Tool %s failed: the content of the extension's result must be an array of text and image blocks.", name))
 	}
 	for _, b := range blocks {
 		switch typ := b.text("type"); {
 		case typ == "image":
 			r.content = append(r.content, imageBlockOf(b.text("data")))
 		case typ != "text":
-			t.ext.logf("a block of type %q in a result of %s was left out: only text and image blocks can be used", typ, t.name)
+			e.logf("a block of type %q in a result of %s was left out: only text and image blocks can be used", typ, name)
 		case b.text("text") != "":
 			r.content = append(r.content, Block{Type: "text", Text: b.text("text")})
 		}
 	}
 	if o.has("activate_tools") && json.Unmarshal(o["activate_tools"], &r.activate) != nil {
-		t.ext.logf("activate_tools in a result of %s must be an array of strings", t.name)
+		e.logf("activate_tools in a result of %s must be an array of strings", name)
 	}
 	for i, name := range r.activate {
 		r.activate[i] = modelName(name)
@@ -1090,332 +975,242 @@ func imageBlockOf(data string) Block {
 	return Block{Type: "text", Text: fmt.Sprintf("[an image was left out: %v]", err)}
 }
 
-// observers lists the living extensions that want an event, in their order.
-func (h *extHost) observers(event string, set func(*extension) map[string]bool) (list []*extension) {
+// subscribers lists the living extensions that want an event, in their order.
+func (h *extHost) subscribers(kind, event string) (list []*extension) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range h.exts {
-		if e.dead == "" && set(e)[event] {
+		if e.subscribed[kind][event] && !isClosed(e.gone) {
 			list = append(list, e)
 		}
 	}
 	return list
 }
 
-func observing(e *extension) map[string]bool { return e.observes }
-func guarding(e *extension) map[string]bool  { return e.guards }
+// holdsText reports whether an extension wants to see answers before the user.
+func (h *extHost) holdsText() bool { return len(h.subscribers("intercept", "assistant_message")) > 0 }
 
-// notify tells the observers of an event (spec: event).
-func (h *extHost) notify(event string, fields func(dst []byte) []byte) {
-	for _, e := range h.observers(event, observing) {
-		if e.out.behind() {
-			continue // it does not read; requests to it will time out
+// notify tells of an event (spec: event); fields is a template of its fields.
+func (h *extHost) notify(event, fields string, values ...any) {
+	for _, e := range h.subscribers("events", event) {
+		if !e.out.behind() { // else it does not read; requests to it will time out
+			e.send(`{"type":"event","event":?`+fields+`}`, append([]any{event}, values...)...)
 		}
-		e.send(func(dst []byte) []byte {
-			dst = appendString(append(dst, `{"type":"event","event":`...), event)
-			return append(fields(dst), '}')
-		})
 	}
 }
 
-// intercept asks the guards of an event one after another. use takes each
-// answer and reports whether to ask no further. Who fails, allows.
-func (h *extHost) intercept(ctx context.Context, event string, fields func(dst []byte) []byte, use func(e *extension, o object) (stop bool)) {
-	for _, e := range h.observers(event, guarding) {
-		o, err := e.ask(ctx, hookWait, "event_intercept", func(dst []byte) []byte {
-			return fields(appendString(append(dst, `,"event":`...), event))
-		}, nil)
+// event tells observers what happened, as the client is told. It is called
+// under the agent's lock.
+func (h *extHost) event(ev *Event) {
+	switch ev.Type {
+	case "turn_start":
+		h.notify(ev.Type, `,"step":?`, ev.Step)
+	case "assistant_message":
+		h.notify(ev.Type, `,"text":?`, ev.Message.text())
+	case "tool_call":
+		h.notify(ev.Type, `?,"tool_args":?`, appendCall(nil, ev.Call), ev.Call.Args)
+	case "tool_confirmation_requested":
+		h.notify(ev.Type, `?,"tool_preview":?`, appendCall(nil, ev.Call), ev.Text)
+	case "turn_end":
+		if ev.Err == "" {
+			h.notify(ev.Type, `,"stop":?`, ev.Stop)
+		} else {
+			h.notify(ev.Type, `,"stop":?,"error":?`, ev.Stop, ev.Err)
+		}
+	}
+}
+
+func appendCall(dst []byte, c *Block) []byte {
+	return appendJSON(dst, `,"tool_id":?,"tool_name":?`, c.ID, c.Name)
+}
+
+// intercept asks the guards of an event one after another, until one blocks it:
+// by is who, and reason what it says. value, which is told as the last field, is
+// replaced by what an answer has as key. Who fails, allows.
+func (h *extHost) intercept(ctx context.Context, event string, fields []byte, last string, value json.RawMessage, key string) (_ json.RawMessage, by *extension, reason string) {
+	for _, e := range h.subscribers("intercept", event) {
+		o, err := e.ask(ctx, hookWait, nil, "event_intercept", appendJSON(nil, `,"event":??,?:?`, event, fields, last, value))
 		switch {
 		case ctx.Err() != nil:
-			return
+			return value, nil, ""
 		case err != nil:
-			h.notice(e, "warn", fmt.Sprintf("%v; %s went on without its say", err, event))
-		case use(e, o):
-			return
+			e.notice("warn", "%v; %s went on without its say", err, event)
+			continue
+		case o.isTrue("block") && event != "before_agent_start": // which can not be blocked
+			return value, e, cmp.Or(o.text("reason"), "blocked by extension "+e.Name)
+		case !o.has(key):
+			continue
+		}
+		changed, err := normalize(o[key])
+		switch isPrompt, size := key == "system_prompt", len(textOf(changed)); {
+		case err != nil || kindOf(changed) != kindOf(value):
+			e.notice("warn", "%s: %s was ignored: it must be %s", e.Name, key, kindOf(value))
+		case isPrompt && size > maxPrompt:
+			e.notice("warn", "%s: its system prompt has %d bytes, the limit is %d; the system prompt stays", e.Name, size, maxPrompt)
+		case isPrompt && !utf8.Valid(o[key]):
+			e.notice("warn", "%s: its system prompt is no valid UTF-8; the system prompt stays", e.Name)
+		default:
+			value = changed
 		}
 	}
+	return value, nil, ""
 }
 
-func blocks(o object) bool { return string(o["block"]) == "true" }
-
-// guardTurn asks about a turn; reason is why not, "" to go on.
-func (h *extHost) guardTurn(ctx context.Context, step int) (e *extension, reason string) {
-	h.intercept(ctx, "turn_start", func(dst []byte) []byte {
-		return strconv.AppendInt(append(dst, `,"step":`...), int64(step), 10)
-	}, func(by *extension, o object) bool {
-		if blocks(o) {
-			e, reason = by, cmp.Or(o.text("reason"), "blocked by extension "+by.Name)
-		}
-		return blocks(o)
-	})
-	return e, reason
+// guardTurn asks about a turn: by whom and why it is blocked.
+func (h *extHost) guardTurn(ctx context.Context, step int) (by *extension, reason string) {
+	_, by, reason = h.intercept(ctx, "turn_start", nil, "step", strconv.AppendInt(nil, int64(step), 10), "")
+	return by, reason
 }
 
 // guardText asks about the text of an answer: what is shown instead, or by
 // whom it is kept back.
-func (h *extHost) guardText(ctx context.Context, text string) (shown string, e *extension, reason string) {
-	shown = text
-	h.intercept(ctx, "assistant_message", func(dst []byte) []byte {
-		return appendString(append(dst, `,"text":`...), shown)
-	}, func(by *extension, o object) bool {
-		if blocks(o) {
-			e, reason = by, cmp.Or(o.text("reason"), "blocked by extension "+by.Name)
-		} else if o.has("replace_text") {
-			shown = o.text("replace_text")
-		}
-		return blocks(o)
-	})
-	return shown, e, reason
+func (h *extHost) guardText(ctx context.Context, text string) (shown string, by *extension, reason string) {
+	changed, by, reason := h.intercept(ctx, "assistant_message", nil, "text", appendString(nil, text), "replace_text")
+	return textOf(changed), by, reason
 }
 
 // guardCall asks about a tool call: with what arguments it runs, or why not.
 func (h *extHost) guardCall(ctx context.Context, c *Block) (args json.RawMessage, refusal string) {
-	args = c.Args
-	h.intercept(ctx, "tool_call", func(dst []byte) []byte {
-		return append(append(appendCall(dst, c), `,"tool_args":`...), args...)
-	}, func(by *extension, o object) bool {
-		if blocks(o) {
-			refusal = cmp.Or(o.text("reason"), "refused by extension "+by.Name)
-			return true
-		}
-		if o.has("modified_args") {
-			modified, err := normalize(o["modified_args"])
-			if err != nil || modified[0] != '{' {
-				h.notice(by, "warn", by.Name+": modified_args is no JSON object and was ignored")
-			} else {
-				args = modified
-			}
-		}
-		return false
-	})
+	args, _, refusal = h.intercept(ctx, "tool_call", appendCall(nil, c), "tool_args", c.Args, "modified_args")
 	return args, refusal
 }
 
-func appendCall(dst []byte, c *Block) []byte {
-	dst = appendString(append(dst, `,"tool_id":`...), c.ID)
-	return appendString(append(dst, `,"tool_name":`...), c.Name)
-}
-
-// guardPrompt lets extensions replace the system prompt (before_agent_start).
+// guardPrompt lets extensions replace the system prompt.
 func (h *extHost) guardPrompt(ctx context.Context, prompt string) string {
-	h.intercept(ctx, "before_agent_start", func(dst []byte) []byte {
-		return appendString(append(dst, `,"system_prompt":`...), prompt)
-	}, func(by *extension, o object) bool {
-		if !o.has("system_prompt") {
-			return false
-		}
-		text, err := o.str("system_prompt")
-		switch {
-		case err != nil:
-			h.notice(by, "warn", fmt.Sprintf("%s: %v; the system prompt stays", by.Name, err))
-		case len(text) > maxPrompt:
-			h.notice(by, "warn", fmt.Sprintf("%s: its system prompt has %d bytes, the limit is %d; the system prompt stays", by.Name, len(text), maxPrompt))
-		case !utf8.Valid(o["system_prompt"]):
-			h.notice(by, "warn", by.Name+": its system prompt is no valid UTF-8; the system prompt stays")
-		default:
-			prompt = text
-		}
-		return false
-	})
-	return prompt
+	changed, _, _ := h.intercept(ctx, "before_agent_start", nil, "system_prompt", appendString(nil, prompt), "system_prompt")
+	return textOf(changed)
 }
 
-// event tells observers what happened, as the client is told (spec: event).
-// It is called under the agent's lock.
-func (h *extHost) event(ev *Event) {
-	switch ev.Type {
-	case "turn_start":
-		h.notify("turn_start", func(dst []byte) []byte { return strconv.AppendInt(append(dst, `,"step":`...), int64(ev.Step), 10) })
-	case "assistant_message":
-		h.notify(ev.Type, func(dst []byte) []byte { return appendString(append(dst, `,"text":`...), ev.Message.text()) })
-	case "tool_call":
-		h.notify(ev.Type, func(dst []byte) []byte {
-			return append(append(appendCall(dst, ev.Call), `,"tool_args":`...), ev.Call.Args...)
-		})
-	case "tool_confirmation_requested":
-		h.notify(ev.Type, func(dst []byte) []byte {
-			return appendString(append(appendCall(dst, ev.Call), `,"tool_preview":`...), ev.Text)
-		})
-	case "turn_end":
-		h.notify(ev.Type, func(dst []byte) []byte {
-			dst = appendString(append(dst, `,"stop":`...), ev.Stop)
-			if ev.Err != "" {
-				dst = appendString(append(dst, `,"error":`...), ev.Err)
-			}
-			return dst
-		})
-	}
-}
-
-// holdsText reports whether an extension wants to see answers before the user.
-func (h *extHost) holdsText() bool { return len(h.observers("assistant_message", guarding)) > 0 }
-
-// notice tells the client something about an extension.
-func (h *extHost) notice(e *extension, level, text string) {
-	h.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Text: text})
-}
-
-// panel is what an extension shows in a panel.
+// panel is what an extension shows in a panel. Who opened one owns its id until
+// it is closed.
 type panel struct {
-	ID     string   `json:"id"`
-	Title  string   `json:"title"`
-	Lines  []string `json:"lines"`
-	Footer string   `json:"footer"`
+	ID, Title, Footer string
+	Lines             []string
 }
 
-// openPanel opens a panel, or says why not.
 func (e *extension) openPanel(raw json.RawMessage) {
-	h, p, problem := e.host, panel{}, ""
-	if json.Unmarshal(raw, &p) != nil || p.ID == "" {
+	o, _ := parseObject(raw)
+	e.panel("ext_panel_open", o.text("id"), o)
+}
+
+// panel opens, draws or closes a panel for an extension, as the event says.
+func (e *extension) panel(event, id string, o object) {
+	h, p := e.host, &panel{ID: id, Title: o.text("title"), Footer: o.text("footer"), Lines: []string{}}
+	opens, problem := event == "ext_panel_open", ""
+	bad := o.has("lines") && json.Unmarshal(o["lines"], &p.Lines) != nil
+	h.mu.Lock()
+	switch owner := h.panels[id]; {
+	case bad || id == "":
 		problem = "a panel needs an id, and lines that are strings"
-	} else {
-		h.mu.Lock()
-		if owner := h.panels[p.ID]; owner != nil && owner != e {
-			problem = fmt.Sprintf("extension %s has a panel %q open", owner.Name, p.ID)
-		} else {
-			h.panels[p.ID] = e
-		}
-		h.mu.Unlock()
+	case opens && owner != nil && owner != e:
+		problem = fmt.Sprintf("extension %s has a panel %q open", owner.Name, id)
+	case !opens && owner != e:
+		problem = fmt.Sprintf("no panel %q is open", id)
+	case opens:
+		h.panels[id] = e
+	case event == "ext_panel_close":
+		delete(h.panels, id)
 	}
-	if problem != "" {
-		h.notice(e, "warn", fmt.Sprintf("extension %s could not open a panel: %s", e.Name, problem))
-		return
-	}
-	p.Lines = append([]string{}, p.Lines...) // [] and not null
-	h.tell(&Event{Type: "ext_panel_open", Extension: e.Name, Panel: &p})
-}
-
-func (e *extension) renderPanel(o object) {
-	p := panel{ID: o.text("panel_id"), Title: o.text("title"), Footer: o.text("footer"), Lines: []string{}}
-	if o.has("lines") && json.Unmarshal(o["lines"], &p.Lines) != nil {
-		e.logf("panel_render refused: lines must be an array of strings")
-		return
-	}
-	if e.host.owner(p.ID) != e {
-		e.logf("panel_render for %q, which is not open", p.ID)
-		return
-	}
-	e.host.tell(&Event{Type: "ext_panel_render", Extension: e.Name, Panel: &p})
-}
-
-func (e *extension) closePanel(id string) {
-	if e.host.owner(id) != e {
-		e.logf("panel_close for %q, which is not open", id)
-		return
-	}
-	e.host.mu.Lock()
-	delete(e.host.panels, id)
-	e.host.mu.Unlock()
-	e.host.tell(&Event{Type: "ext_panel_close", Extension: e.Name, Panel: &panel{ID: id}})
-}
-
-func (h *extHost) owner(panelID string) *extension {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.panels[panelID]
-}
-
-// panelKey and panelClosed tell the owner of a panel what the user did.
-func (h *extHost) panelKey(id, key, text string) error {
-	e := h.owner(id)
-	if e == nil {
-		return fmt.Errorf("no panel %q is open", id)
-	}
-	e.send(func(dst []byte) []byte {
-		dst = appendString(append(dst, `{"type":"panel_key","panel_id":`...), id)
-		dst = appendString(append(dst, `,"key":`...), key)
-		if text != "" {
-			dst = appendString(append(dst, `,"text":`...), text)
-		}
-		return append(dst, '}')
-	})
-	return nil
-}
-
-func (h *extHost) panelClosed(id string) error {
-	e := h.owner(id)
-	if e == nil {
-		return fmt.Errorf("no panel %q is open", id)
-	}
-	h.mu.Lock()
-	delete(h.panels, id)
 	h.mu.Unlock()
-	e.send(func(dst []byte) []byte {
-		return append(appendString(append(dst, `{"type":"panel_close","panel_id":`...), id), '}')
-	})
+	switch {
+	case problem == "":
+		h.tell(&Event{Type: event, Extension: e.Name, Panel: p})
+	case opens:
+		e.notice("warn", "extension %s could not open a panel: %s", e.Name, problem)
+	default: // the user may just have closed it
+		e.logf("%s refused: %s", strings.TrimPrefix(event, "ext_"), problem)
+	}
+}
+
+// panelKey tells the owner of a panel what key the user pressed.
+func (h *extHost) panelKey(id, key, text string) error {
+	fields := appendJSON(nil, `,"key":?`, key)
+	if text != "" {
+		fields = appendJSON(fields, `,"text":?`, text)
+	}
+	return h.toPanel("panel_key", id, fields)
+}
+
+func (h *extHost) panelClosed(id string) error { return h.toPanel("panel_close", id, nil) }
+
+func (h *extHost) toPanel(typ, id string, fields []byte) error {
+	h.mu.Lock()
+	e := h.panels[id]
+	if typ == "panel_close" {
+		delete(h.panels, id)
+	}
+	h.mu.Unlock()
+	if e == nil {
+		return fmt.Errorf("no panel %q is open", id)
+	}
+	e.send(`{"type":?,"panel_id":??}`, typ, id, fields)
 	return nil
 }
 
 // invoke runs a command. prompt is what to run, when the answer is a prompt;
 // everything else is told to the client here.
-func (c *extCommand) invoke(ctx context.Context, args string) (prompt string) {
-	e := c.ext
-	o, err := e.ask(ctx, commandWait, "command_invoked", func(dst []byte) []byte {
-		dst = appendString(append(dst, `,"name":`...), c.name)
-		return appendString(append(dst, `,"args":`...), args)
-	}, nil)
+func (r *registration) invoke(ctx context.Context, args string) (prompt string) {
+	e := r.ext
+	o, err := e.ask(ctx, commandWait, nil, "command_invoked", appendJSON(nil, `,"name":?,"args":?`, r.name, args))
 	if err == nil && o.text("error") != "" {
 		err = errors.New(o.text("error"))
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			e.host.notice(e, "error", err.Error())
+			e.notice("error", "%v", err)
 		}
 		return ""
 	}
 	switch action := o.text("action"); action {
 	case "prompt":
 		return o.text("prompt")
-	case "insert":
-		e.host.tell(&Event{Type: "ext_insert", Extension: e.Name, Text: o.text("insert")})
-	case "display":
-		e.host.tell(&Event{Type: "ext_display", Extension: e.Name, Text: o.text("display")})
+	case "insert", "display":
+		e.host.tell(&Event{Type: "ext_" + action, Extension: e.Name, Text: o.text(action)})
 	case "open_panel":
 		e.openPanel(o["open_panel"])
 	case "noop", "":
 	default:
-		e.host.notice(e, "warn", fmt.Sprintf("/%s: unknown action %q", c.name, action))
+		e.notice("warn", "/%s: unknown action %q", r.name, action)
 	}
 	return ""
 }
 
-// stop ends all extensions at once: shutdown, end of their input, two seconds,
-// then signals. One that is not ready yet has nothing to finish, and what one
-// that ended has left behind was not asked for: they get signals at once.
+// stop ends all extensions at once.
 func (h *extHost) stop() (stopped int) {
 	h.mu.Lock()
-	var exts []*extension
-	for _, e := range h.exts {
-		if e.stopped = true; e.group != nil {
-			exts = append(exts, e)
-		}
-	}
+	exts := slices.DeleteFunc(slices.Clone(h.exts), func(e *extension) bool { return e.group == nil })
 	h.mu.Unlock()
 	var all sync.WaitGroup
 	for _, e := range exts {
-		if !e.group.alive() {
-			continue
-		}
-		grace := time.Duration(0)
-		if !isClosed(e.group.exited) {
+		if e.group.alive() {
 			stopped++
-			if isClosed(e.ready) {
-				grace = shutdownWait
-			}
+			all.Go(e.stop)
 		}
-		all.Go(func() {
-			e.send(func(dst []byte) []byte { return append(dst, `{"type":"shutdown"}`...) })
-			e.out.close(100 * time.Millisecond)
-			for end := time.Now().Add(grace); e.group.alive() && time.Now().Before(end); {
-				time.Sleep(5 * time.Millisecond)
-			}
-			e.group.kill(500 * time.Millisecond)
-			select { // its panels are closed then
-			case <-e.gone:
-			case <-time.After(2 * drainWait): // it can not be killed
-			}
-		})
 	}
 	all.Wait()
 	return stopped
+}
+
+// stop ends the extension: shutdown, end of its input, two seconds, then
+// signals. One that is not ready yet has nothing to finish and gets no time.
+func (e *extension) stop() {
+	e.send(`{"type":"shutdown"}`)
+	e.out.close(100 * time.Millisecond)
+	if isClosed(e.ready) {
+		for end := time.Now().Add(shutdownWait); e.group.alive() && time.Now().Before(end); {
+			time.Sleep(5 * time.Millisecond)
+		}
+		switch {
+		case !e.group.alive():
+		case isClosed(e.group.exited):
+			e.logf("it ended, but other processes that it had started were killed %v after shutdown: end them, too", shutdownWait)
+		default:
+			e.logf("it was killed %v after shutdown: end when shutdown comes or stdin ends", shutdownWait)
+		}
+	}
+	e.group.kill(500 * time.Millisecond)
+	select { // its panels are closed then
+	case <-e.gone:
+	case <-time.After(2 * drainWait): // it can not be killed
+	}
 }

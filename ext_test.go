@@ -105,7 +105,7 @@ func TestHooksWithoutAnswer(t *testing.T) {
 		end   <-chan finished
 	}
 	all := map[string]waiting{}
-	for _, event := range extIntercepts {
+	for _, event := range subscriptions["intercept"] {
 		dir := t.TempDir()
 		text := "turn\ntext one\n"
 		if event == "tool_call" {
@@ -397,9 +397,14 @@ func TestEndWhileStarting(t *testing.T) {
 			dir := t.TempDir()
 			p := withScript(t, dir, "turn\n", puppet(t, dir, "slow", script)...)
 			await(t, func() bool { _, err := os.Stat(filepath.Join(dir, "slow", "pid")); return err == nil })
+			p.send(`{"type":"ping"}`)
+			p.until("command", "ping")
 			start := time.Now()
 			p.in.Close()
-			for p.line() != "" {
+			for line := p.line(); line != ""; line = p.line() {
+				if strings.Contains(line, `"level":"error"`) {
+					t.Errorf("an expected end was told: %s", line)
+				}
 			}
 			p.exit(exitDone)
 			if took := time.Since(start); took > 1500*time.Millisecond && !raceDetector() {

@@ -32,23 +32,21 @@ import (
 	"unicode"
 )
 
-// extVerb is a command of zot ext: how many words it takes, and the spellings
-// of its one switch.
-type extVerb struct {
+// extVerbs are the commands of zot ext: how many words each takes, and its one
+// switch.
+var extVerbs = []struct {
 	name, args, help string
 	min, max         int
-	flags            []string
+	flag             string
 	run              func(words []string, on bool) error
-}
-
-var extVerbs = []extVerb{
-	{"list", "[--json]", "list installed extensions and their state", 0, 0, []string{"--json"}, extList},
-	{"doctor", "[<dir>] [--json]", "start all extensions, or the one in a directory, and tell what is wrong", 0, 1, []string{"--json"}, extDoctor},
-	{"install", "<path|git-url>", "copy or clone an extension into $ZOT_HOME/extensions", 1, 1, nil, extInstall},
-	{"remove", "<name>", "delete an installed extension and its data", 1, 1, nil, extRemove},
-	{"enable", "<name>", "switch an installed extension on", 1, 1, nil, func(words []string, _ bool) error { return extSwitch(words[0], true) }},
-	{"disable", "<name>", "switch it off without removing it", 1, 1, nil, func(words []string, _ bool) error { return extSwitch(words[0], false) }},
-	{"logs", "<name> [-f]", "print its log; -f goes on as it grows", 1, 1, []string{"-f", "--follow"}, extLogs},
+}{
+	{"list", "[--json]", "list installed extensions and their state", 0, 0, "--json", extList},
+	{"doctor", "[<dir>] [--json]", "start all extensions, or the one in a directory, and tell what is wrong", 0, 1, "--json", extDoctor},
+	{"install", "<path|git-url>", "copy or clone an extension into $ZOT_HOME/extensions", 1, 1, "", extInstall},
+	{"remove", "<name>", "delete an installed extension and its data", 1, 1, "", extRemove},
+	{"enable", "<name>", "switch an installed extension on", 1, 1, "", func(words []string, _ bool) error { return extSwitch(words[0], true) }},
+	{"disable", "<name>", "switch it off without removing it", 1, 1, "", func(words []string, _ bool) error { return extSwitch(words[0], false) }},
+	{"logs", "<name> [-f]", "print its log; -f goes on as it grows", 1, 1, "-f", extLogs},
 }
 
 // extMain is zot ext. It returns the exit code.
@@ -61,28 +59,28 @@ func extMain(args []string) int {
 		extHelp(os.Stdout)
 		return exitDone
 	}
-	i := slices.IndexFunc(extVerbs, func(v extVerb) bool { return v.name == args[0] })
-	if i < 0 {
-		fmt.Fprintf(os.Stderr, "zot: unknown command %q: zot ext help lists them\n", args[0])
-		return exitUsage
+	for _, v := range extVerbs {
+		if v.name != args[0] {
+			continue
+		}
+		words := slices.DeleteFunc(slices.Clone(args[1:]), func(a string) bool { return a == v.flag && a != "" })
+		isFlag := func(a string) bool { return strings.HasPrefix(a, "-") }
+		if len(words) < v.min || len(words) > v.max || slices.ContainsFunc(words, isFlag) {
+			fmt.Fprintf(os.Stderr, "usage: zot ext %s %s\n", v.name, v.args)
+			return exitUsage
+		}
+		err := v.run(words, len(words) < len(args)-1)
+		switch {
+		case err == nil:
+			return exitDone
+		case errors.Is(err, syscall.EPIPE):
+			return exitNoPipe
+		}
+		fmt.Fprintln(os.Stderr, "zot: "+printable(err.Error()))
+		return exitFailed
 	}
-	v := extVerbs[i]
-	given := len(args) - 1
-	words := slices.DeleteFunc(args[1:], func(a string) bool { return slices.Contains(v.flags, a) })
-	isFlag := func(a string) bool { return strings.HasPrefix(a, "-") }
-	if len(words) < v.min || len(words) > v.max || slices.ContainsFunc(words, isFlag) {
-		fmt.Fprintf(os.Stderr, "usage: zot ext %s %s\n", v.name, v.args)
-		return exitUsage
-	}
-	err := v.run(words, len(words) < given)
-	switch {
-	case err == nil:
-		return exitDone
-	case errors.Is(err, syscall.EPIPE):
-		return exitNoPipe
-	}
-	fmt.Fprintln(os.Stderr, "zot: "+printable(err.Error()))
-	return exitFailed
+	fmt.Fprintf(os.Stderr, "zot: unknown command %q: zot ext help lists them\n", args[0])
+	return exitUsage
 }
 
 func extHelp(w io.Writer) {
@@ -106,13 +104,7 @@ func printable(s string) string {
 	}, s)
 }
 
-func printJSON(reports []*extReport) error {
-	_, err := fmt.Println(printable(string(encode(map[string]any{"extensions": reports}))))
-	return err
-}
-
-func newTable() *tabwriter.Writer { return tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0) }
-
+// row writes a line of a table.
 func row(t *tabwriter.Writer, cells ...string) {
 	for i, c := range cells {
 		cells[i] = printable(c)
@@ -120,8 +112,7 @@ func row(t *tabwriter.Writer, cells ...string) {
 	fmt.Fprintln(t, strings.Join(cells, "\t"))
 }
 
-// extReport is what list and doctor tell of an extension. Times are in
-// milliseconds.
+// extReport is what list and doctor tell of an extension.
 type extReport struct {
 	Name        string `json:"name"`
 	Version     string `json:"version"`
@@ -138,11 +129,10 @@ type extReport struct {
 	Tools      []string `json:"tools,omitempty"`
 	Events     []string `json:"events,omitempty"`
 	Intercepts []string `json:"intercepts,omitempty"`
-	HelloMS    float64  `json:"hello_ms,omitempty"` // from the start
-	ReadyMS    float64  `json:"ready_ms,omitempty"` // from the start
-	EndMS      float64  `json:"end_ms,omitempty"`   // from shutdown until no process was left
-	Ack        bool     `json:"shutdown_ack,omitempty"`
+	HelloMS    int64    `json:"hello_ms,omitempty"` // from the start
+	ReadyMS    int64    `json:"ready_ms,omitempty"` // from the start
 	Exit       string   `json:"exit,omitempty"`
+	Ack        bool     `json:"shutdown_ack,omitempty"`
 	Problems   []string `json:"problems,omitempty"`
 	Notes      []string `json:"notes,omitempty"` // no faults
 }
@@ -155,7 +145,7 @@ func newReport(e *extension) *extReport {
 		r.State, r.Error = "broken", e.err.Error()
 	case e.shadow != "":
 		r.State = "shadowed"
-	case e.Enabled != nil && !*e.Enabled:
+	case !e.inUse():
 		r.State = "disabled"
 	case e.Exec == "":
 		r.State = "bundle"
@@ -163,17 +153,21 @@ func newReport(e *extension) *extReport {
 	return r
 }
 
-func (r *extReport) problem(format string, values ...any) { add(&r.Problems, format, values...) }
-func (r *extReport) note(format string, values ...any)    { add(&r.Notes, format, values...) }
-
-// add keeps the first twenty findings; the log has them all.
-func add(list *[]string, format string, values ...any) {
-	switch n := len(*list); {
-	case n < 20:
-		*list = append(*list, fmt.Sprintf(format, values...))
-	case n == 20:
-		*list = append(*list, "and more: see the log")
+// printReports prints reports as JSON or as a table.
+func printReports(reports []*extReport, asJSON bool, table func(t *tabwriter.Writer, r *extReport)) error {
+	if asJSON {
+		_, err := fmt.Println(printable(string(encode(map[string]any{"extensions": reports}))))
+		return err
 	}
+	if len(reports) == 0 {
+		_, err := fmt.Println("No extensions are installed. zot ext install <path|git-url> installs one, zot ext doctor <dir> checks one that is not.")
+		return err
+	}
+	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for _, r := range reports {
+		table(t, r)
+	}
+	return t.Flush()
 }
 
 func extList(_ []string, asJSON bool) error {
@@ -182,34 +176,51 @@ func extList(_ []string, asJSON bool) error {
 		return err
 	}
 	reports := []*extReport{}
-	t := newTable()
-	row(t, "NAME", "VERSION", "SCOPE", "STATE", "DESCRIPTION")
 	for _, e := range findExtensions(zotHome(), cwd, nil, false) {
-		r := newReport(e)
-		reports = append(reports, r)
-		state, text := r.State, cmp.Or(r.Error, r.ShadowedBy, r.Description)
-		switch state {
-		case "broken":
-			state = "broken:"
-		case "shadowed":
-			state = "shadowed by"
+		reports = append(reports, newReport(e))
+	}
+	return printReports(reports, asJSON, func(t *tabwriter.Writer, r *extReport) {
+		if r == reports[0] {
+			row(t, "NAME", "VERSION", "SCOPE", "STATE", "DESCRIPTION")
 		}
-		row(t, r.Name, r.Version, r.Scope, state, text)
+		state := map[string]string{"broken": "broken:", "shadowed": "shadowed by"}[r.State]
+		row(t, r.Name, r.Version, r.Scope, cmp.Or(state, r.State), cmp.Or(r.Error, r.ShadowedBy, r.Description))
+	})
+}
+
+// printReport is a report of doctor.
+func printReport(t *tabwriter.Writer, r *extReport) {
+	list := func(names []string) string { return strings.Join(names, ", ") }
+	after := func(ms int64) string {
+		if ms == 0 {
+			return ""
+		}
+		return fmt.Sprintf("after %d ms", ms)
 	}
-	switch {
-	case asJSON:
-		return printJSON(reports)
-	case len(reports) == 0:
-		fmt.Println("No extensions are installed. zot ext install <path|git-url> installs one.")
-		return nil
+	lines := [][2]string{{"version", r.Version}, {"directory", r.Dir + " (" + r.Scope + ")"}, {"shadowed by", r.ShadowedBy}, {"log", r.Log},
+		{"commands", list(r.Commands)}, {"tools", list(r.Tools)}, {"events", list(r.Events)}, {"intercepts", list(r.Intercepts)},
+		{"hello", after(r.HelloMS)}, {"ready", after(r.ReadyMS)}, {"ended", r.Exit}}
+	for _, text := range r.Problems {
+		lines = append(lines, [2]string{"PROBLEM", text})
 	}
-	return t.Flush()
+	for _, text := range r.Notes {
+		lines = append(lines, [2]string{"note", text})
+	}
+	row(t, r.Name+": "+r.State)
+	for _, line := range lines {
+		label, text := line[0], line[1]
+		for s := range strings.SplitSeq(text, "\n") {
+			if text != "" {
+				row(t, "  "+label, s)
+			}
+			label = ""
+		}
+	}
 }
 
 // doctor watches extensions. It is the host of an agent that gets no work.
 type doctor struct {
-	ext     *extHost
-	mu      sync.Mutex // guards what the reports contain; taken after ext's
+	mu      sync.Mutex // guards what the reports contain
 	reports map[*extension]*extReport
 }
 
@@ -217,24 +228,29 @@ func (*doctor) event(*Event)          {}
 func (*doctor) flush(context.Context) {}
 func (*doctor) behind() bool          { return false }
 
-func milliseconds(since time.Time) float64 { return float64(time.Since(since).Microseconds()) / 1000 }
-
 // see takes what the extension host observes.
 func (d *doctor) see(e *extension, frame object, problem string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.reports[e]
 	switch typ := frame.text("type"); {
+	case r == nil: // too late
 	case problem != "":
-		r.problem("%s", problem)
-	case typ == "hello" && r.HelloMS == 0:
-		r.HelloMS = milliseconds(e.since)
-	case typ == "ready" && r.HelloMS > 0 && r.ReadyMS == 0:
-		r.ReadyMS = milliseconds(e.since)
+		addLine(&r.Problems, problem)
 	case typ == "shutdown_ack":
 		r.Ack = true
 	case typ == "notify":
-		r.note("it notified (%s): %s", frame.text("level"), frame.text("message"))
+		addLine(&r.Notes, fmt.Sprintf("it notified (%s): %s", frame.text("level"), frame.text("message")))
+	}
+}
+
+// addLine keeps the first twenty findings; the log has them all.
+func addLine(list *[]string, text string) {
+	switch n := len(*list); {
+	case n < 20:
+		*list = append(*list, text)
+	case n == 20:
+		*list = append(*list, "and more: see the log")
 	}
 }
 
@@ -255,211 +271,90 @@ func extDoctor(dirs []string, asJSON bool) error {
 	d := &doctor{reports: map[*extension]*extReport{}}
 	reports := []*extReport{}
 	for _, e := range s.exts {
-		d.reports[e] = newReport(e)
-		reports = append(reports, d.reports[e])
+		r := newReport(e)
+		for _, path := range e.Skills {
+			if _, err := os.Stat(filepath.Join(e.dir, path)); err != nil {
+				addLine(&r.Problems, `"skills" in extension.json: `+err.Error())
+			}
+		}
+		d.reports[e], reports = r, append(reports, r)
 	}
 	s.observe = d.see
 	a, err := s.agent(context.Background(), d)
 	if err != nil {
 		return err
 	}
-	d.ext = a.ext
-	d.ext.wait(context.Background())
+	a.ext.wait(context.Background())
 	time.Sleep(readyQuiet) // for what comes right behind ready
-	d.ext.commit()
-	offered := d.ext.allTools()
-	for _, e := range s.exts {
-		d.examine(e, offered)
-	}
-	d.end(s.exts)
+	offers := a.ext.commit()
+	a.ext.stop()
+	procs.Lock()
+	strays := len(orphans(procs.groups))
+	procs.Unlock()
 	killAllGroups(time.Second)
 
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if asJSON {
-		err = printJSON(reports)
-	} else {
-		err = printReports(reports)
+	ill := d.complete(a.ext, offers)
+	err = printReports(reports, asJSON, printReport)
+	if err == nil && strays > 0 { // of several extensions, whose they are is unknown
+		err = fmt.Errorf("%d processes left their extension's session and still ran: end them at shutdown", strays)
 	}
-	if ill := slices.DeleteFunc(reports, func(r *extReport) bool { return r.Problems == nil }); err == nil && len(ill) > 0 {
-		err = fmt.Errorf("extensions with problems: %d of %d", len(ill), len(s.exts))
+	if err == nil && ill > 0 {
+		err = fmt.Errorf("extensions with problems: %d of %d", ill, len(s.exts))
 	}
 	return err
 }
 
-// examine reports how the start went and what was registered.
-func (d *doctor) examine(e *extension, offered []*tool) {
-	d.ext.mu.Lock()
-	commands, tools := slices.Clone(e.commands), slices.Clone(e.tools)
-	events, guards := slices.Sorted(maps.Keys(e.observes)), slices.Sorted(maps.Keys(e.guards))
-	d.ext.mu.Unlock()
-	winners := d.ext.allCommands()
-
+// complete ends the watching. It returns how many extensions have problems.
+func (d *doctor) complete(h *extHost, offers []*registration) (ill int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r := d.reports[e]
-	r.Events, r.Intercepts = events, guards
-	for _, c := range commands {
-		if slices.Contains(winners, c) { // otherwise the host told why not
-			r.Commands = append(r.Commands, "/"+c.name)
+	for e, r := range d.reports {
+		if r.fill(e, offers); r.Problems != nil {
+			ill++
 		}
 	}
-	for _, t := range tools {
-		if !slices.Contains(offered, t.offered) {
-			continue // the host told why, or it comes too late
-		}
-		r.Tools = append(r.Tools, t.name)
-		if name := t.offered.name; name != t.name {
-			r.note("models know the tool %q as %s: a name has letters, digits, _ and -, a letter first, 64 at most", t.name, name)
-		}
-	}
-	for _, path := range e.Skills {
-		if _, err := os.Stat(filepath.Join(e.dir, path)); err != nil {
-			r.problem(`"skills" in extension.json: %v`, err)
-		}
-	}
-	switch {
-	case r.State == "broken":
-		r.problem("%s", r.Error)
-	case r.State != "enabled":
-	case e.err != nil:
-		r.State, r.Error = "failed", e.err.Error()
-		r.problem("%s", r.Error)
-		r.note("%s", startAdvice(e.err))
-	case r.ReadyMS > 0:
-		r.State = "ready"
-	default:
-		r.State = "auto-ready"
-		r.note(`it did not say that it is ready, so each start waits up to %v for silence: send {"type":"ready"} behind the last registration`, readyWait)
-	}
+	d.reports = nil
+	return ill
 }
 
-// startAdvice is what mostly helps against a failed start.
-func startAdvice(err error) string {
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return `the program that "exec" names must be executable: chmod +x`
-	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound):
-		return `build the program that "exec" names or correct that; of a script, the interpreter in the first line may be missing`
-	case errors.Is(err, syscall.ENOEXEC):
-		return "the program is not for this system; a script needs a first line like #!/usr/bin/env bash"
-	}
-	return fmt.Sprintf(`within %v the first line on stdout must be {"type":"hello","name":...}; flush it: most languages hold back what they write to a pipe`, helloWait)
-}
-
-// end stops the extensions and reports how they took it.
-func (d *doctor) end(exts []*extension) {
-	var all sync.WaitGroup
-	var running []*extReport
-	begin := time.Now()
-	for _, e := range exts {
-		switch r := d.reports[e]; {
-		case e.group == nil || e.err != nil:
-		case e.group.alive():
-			running = append(running, r)
-			all.Go(func() { d.watchEnd(e, r, begin) })
+// fill adds what the extension host, which is locked, knows of an extension.
+func (r *extReport) fill(e *extension, offers []*registration) {
+	for _, o := range offers {
+		switch {
+		case o.ext != e:
+		case o.tool == nil:
+			r.Commands = append(r.Commands, "/"+o.name)
+		case o.tool.name != o.name:
+			r.Tools = append(r.Tools, o.name+" (for models "+o.tool.name+")")
 		default:
-			d.mu.Lock()
-			r.Exit = exitText(e.group.state)
-			r.problem("it ended by itself (%s): an extension runs until it gets shutdown or the end of its stdin", r.Exit)
-			d.mu.Unlock()
+			r.Tools = append(r.Tools, o.name)
 		}
 	}
-	d.ext.stop()
-	all.Wait()
-	procs.Lock()
-	strays := len(orphans(procs.groups))
-	procs.Unlock()
-	if strays > 0 && len(running) == 1 { // of several, whose they are is unknown
-		d.mu.Lock()
-		running[0].problem("%d of its processes left its session and still run: end them at shutdown", strays)
-		d.mu.Unlock()
-	}
-}
-
-// watchEnd follows an extension to its end.
-func (d *doctor) watchEnd(e *extension, r *extReport, begin time.Time) {
-	const limit = shutdownWait + 2*time.Second // the host gives up earlier
-	alone := time.Duration(0)                  // when its first process had ended
-	for e.group.alive() && time.Since(begin) < limit {
-		if alone == 0 && isClosed(e.group.exited) {
-			alone = time.Since(begin)
-		}
-		time.Sleep(time.Millisecond)
-	}
-	took, endMS := time.Since(begin), milliseconds(begin)
-	select {
-	case <-e.gone:
-	case <-time.After(time.Second): // it can not be killed
-	}
-	e.host.mu.Lock()
-	held := e.held
-	e.host.mu.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r.EndMS = endMS
-	if isClosed(e.group.exited) {
+	r.Events = slices.Sorted(maps.Keys(e.subscribed["events"]))
+	r.Intercepts = slices.Sorted(maps.Keys(e.subscribed["intercept"]))
+	r.HelloMS = max(0, e.helloAt.Sub(e.startedAt).Milliseconds())
+	r.ReadyMS = max(0, e.readyAt.Sub(e.startedAt).Milliseconds())
+	if e.group != nil && isClosed(e.group.exited) {
 		r.Exit = exitText(e.group.state)
 	}
 	switch {
-	case took >= limit:
-		r.problem("it could not be killed")
-	case took >= shutdownWait && alone > 0 && alone < shutdownWait:
-		r.problem("it ended, but other processes that it had started were killed %v after shutdown: end them, too", shutdownWait)
-	case took >= shutdownWait:
-		r.problem("it was killed %v after shutdown (%s): end when shutdown comes or stdin ends", shutdownWait, r.Exit)
-	case !r.Ack:
-		r.note(`it ended without answering shutdown: send {"type":"shutdown_ack"} first`)
+	case r.State == "broken":
+		addLine(&r.Problems, r.Error)
+	case r.State != "enabled":
+	case e.err != nil:
+		r.State, r.Error = "failed", e.err.Error()
+		addLine(&r.Problems, r.Error)
+	case !e.readyAt.IsZero():
+		r.State = "ready"
+	default:
+		r.State = "auto-ready"
+		addLine(&r.Notes, fmt.Sprintf(`it did not say that it is ready, so each start waits up to %v for silence: send {"type":"ready"} behind the last registration`, readyWait))
 	}
-	if held {
-		r.problem("a process that outlives it holds its stdout: give what it starts in the background another")
+	if !r.Ack && r.Exit != "" && r.Problems == nil {
+		addLine(&r.Notes, `it ended without answering shutdown: send {"type":"shutdown_ack"} first`)
 	}
-}
-
-func printReports(reports []*extReport) error {
-	if len(reports) == 0 {
-		fmt.Println("No extensions are installed. zot ext doctor <dir> checks one that is not.")
-	}
-	for _, r := range reports {
-		t := newTable()
-		line := func(label string, texts ...string) {
-			text := strings.Join(texts, ", ")
-			for s := range strings.SplitSeq(text, "\n") {
-				if text != "" {
-					row(t, label, s)
-				}
-				label = ""
-			}
-		}
-		row(t, r.Name+": "+r.State)
-		line("  version", r.Version)
-		line("  directory", r.Dir+" ("+r.Scope+")")
-		line("  shadowed by", r.ShadowedBy)
-		line("  log", r.Log)
-		line("  commands", r.Commands...)
-		line("  tools", r.Tools...)
-		line("  events", r.Events...)
-		line("  intercepts", r.Intercepts...)
-		if r.HelloMS > 0 {
-			line("  hello", fmt.Sprintf("after %.0f ms", r.HelloMS))
-		}
-		if r.ReadyMS > 0 {
-			line("  ready", fmt.Sprintf("after %.0f ms", r.ReadyMS))
-		}
-		if r.EndMS > 0 {
-			line("  end", fmt.Sprintf("%.0f ms after shutdown (%s)", r.EndMS, r.Exit))
-		}
-		for _, s := range r.Problems {
-			line("  PROBLEM", s)
-		}
-		for _, s := range r.Notes {
-			line("  note", s)
-		}
-		if err := t.Flush(); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // installedDir finds an extension in $ZOT_HOME/extensions by its name or, as
@@ -555,20 +450,12 @@ func gitClone(ctx context.Context, url, dir string) error {
 // copyTree copies a directory without what belongs to git. Modes are kept,
 // links stay links.
 func copyTree(ctx context.Context, from, to string) error {
-	src, err := os.OpenRoot(from)
+	root, err := os.OpenRoot(from)
 	if err != nil {
 		return err
 	}
-	defer src.Close()
-	if err := os.Mkdir(to, 0o700); err != nil {
-		return err
-	}
-	dst, err := os.OpenRoot(to)
-	if err != nil {
-		return err
-	}
-	defer dst.Close()
-	return fs.WalkDir(src.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -579,42 +466,33 @@ func copyTree(ctx context.Context, from, to string) error {
 		case entry.Name() == ".git": // in worktrees a file
 			return nil
 		}
-		return copyEntry(src, dst, name, entry)
+		return copyEntry(root, name, entry, filepath.Join(to, name))
 	})
 }
 
-func copyEntry(src, dst *os.Root, name string, entry fs.DirEntry) error {
+func copyEntry(root *os.Root, name string, entry fs.DirEntry, to string) error {
 	info, err := entry.Info()
 	if err != nil {
 		return err
 	}
 	switch mode := info.Mode(); mode.Type() {
 	case 0:
-		data, err := src.ReadFile(name)
+		data, err := root.ReadFile(name)
 		if err == nil {
-			err = dst.WriteFile(name, data, 0o600)
+			err = os.WriteFile(to, data, 0o600)
 		}
-		if err == nil {
-			err = dst.Chmod(name, mode.Perm())
-		}
-		return err
+		return cmp.Or(err, os.Chmod(to, mode.Perm()))
 	case fs.ModeDir:
-		if name != "." {
-			err = dst.Mkdir(name, 0o700)
-		}
-		if err == nil {
-			err = dst.Chmod(name, mode.Perm()|0o700) // it must be filled now and removed one day
-		}
-		return err
+		return cmp.Or(os.Mkdir(to, 0o700), os.Chmod(to, mode.Perm()|0o700)) // it must be filled now and removed one day
 	case fs.ModeSymlink:
-		target, err := src.Readlink(name)
+		target, err := root.Readlink(name)
 		if err != nil {
 			return err
 		}
-		if _, err := src.Stat(name); err != nil { // for one, it leaves the root
+		if _, err := root.Stat(name); err != nil { // for one, it leaves the root
 			return fmt.Errorf("the link %s to %s must lead to something in the extension, by a relative path: %w", name, target, err)
 		}
-		return dst.Symlink(target, name)
+		return os.Symlink(target, to)
 	default:
 		return fmt.Errorf("%s is no file, directory or link (mode %v)", name, mode)
 	}
@@ -698,15 +576,16 @@ func extLogs(words []string, follow bool) error {
 	if follow {
 		go watchReader(os.Stdout, func() { os.Exit(exitNoPipe) })
 	}
-	for {
-		if _, err := io.Copy(os.Stdout, f); err != nil || !follow {
+	for seen := int64(0); ; {
+		n, err := io.Copy(os.Stdout, f)
+		if err != nil || !follow {
 			return err
 		}
+		seen += n
 		time.Sleep(100 * time.Millisecond)
-		at, _ := f.Seek(0, io.SeekCurrent)
 		old, _ := f.Stat()
 		now, err := os.Stat(path)
-		if err != nil || os.SameFile(old, now) && now.Size() >= at {
+		if err != nil || os.SameFile(old, now) && now.Size() >= seen {
 			continue
 		}
 		if _, err := io.Copy(os.Stdout, f); err != nil { // what the old one got last
@@ -714,7 +593,7 @@ func extLogs(words []string, follow bool) error {
 		}
 		if next, err := os.Open(path); err == nil {
 			f.Close()
-			f = next
+			f, seen = next, 0
 		}
 	}
 }

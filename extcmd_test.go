@@ -369,7 +369,7 @@ func TestExtDoctor(t *testing.T) {
 		texts  []string
 	}{
 		"good": {hello("good") + send(`{"type":"register_command","name":"hi"}`, `{"type":"register_tool","name":"t"}`, `{"type":"subscribe","events":["turn_start"],"intercept":["tool_call"]}`) + ready + loop,
-			0, []string{"good: ready\n", "/hi\n", "  hello       after ", "  ready       after ", "after shutdown (exit status 0)", "turn_start\n", "tool_call\n"}},
+			0, []string{"good: ready\n", "/hi\n", "  hello       after ", "  ready       after ", "  ended       exit status 0", "turn_start\n", "tool_call\n"}},
 		"autoready": {hello("autoready") + "read -r ack; sleep 0.2\n" + send(`{"type":"register_command","name":"hi"}`) + loop, 0, []string{"autoready: auto-ready", `send {"type":"ready"}`}},
 		"misnamed":  {hello("another") + ready + loop, 1, []string{`hello says the name is "another"`}},
 		"chatty":    {"echo starting\n" + send(`{"type":"notify","level":"info","message":"too soon"}`) + hello("chatty") + ready + "echo '{\"type\":'\n" + loop, 1, []string{"belongs on stderr): starting", `before hello skipped: "notify"`, "not JSON"}},
@@ -377,8 +377,8 @@ func TestExtDoctor(t *testing.T) {
 		"events":    {hello("events") + send(`{"type":"subscribe","events":["turn_begin","before_agent_start","turn_end"],"intercept":["session_start"]}`) + ready + loop, 1, []string{`unknown event "turn_begin" (known: session_start`, `unknown event "session_start" (known: tool_call`, "before_agent_start\n"}},
 		"names": {hello("names") + send(`{"type":"register_tool","name":"bash"}`, `{"type":"register_tool","name":"a.b"}`, `{"type":"register_tool","name":"a_b"}`, `{"type":"register_tool","name":""}`, `{"type":"register_tool","name":"x","schema":{"type":"array"}}`,
 			`{"type":"register_command","name":"Go"}`, `{"type":"register_command","name":"go"}`, `{"type":"register_command","name":"g o"}`) + ready + loop, 1,
-			[]string{"belongs to a built-in", `models know the tool "a.b" as a_b`, `"a_b" is left out: extension names has the name a_b already`, "a tool needs a name", "root of its schema must be an object", "the command /go is shadowed: extension names has it already", `"g o" is no command name`}},
-		"silent":   {"exit 3", 1, []string{"silent: failed", "exit status 3", "flush it", "log:"}},
+			[]string{"belongs to a built-in", "a.b (for models a_b)", `"a_b" is left out: extension names has the name a_b already`, "a tool needs a name", "root of its schema must be an object", "the command /go is left out: extension names has the name /go already", `"g o" is no command name`}},
+		"silent":   {"exit 3", 1, []string{"silent: failed", "ended before hello", "exit status 3", "log:"}},
 		"brief":    {hello("brief") + ready + "exit 4\n", 1, []string{"it ended by itself (exit status 4)"}},
 		"rude":     {hello("rude") + ready + "read -r a; read -r b; exit 0\n", 0, []string{`send {"type":"shutdown_ack"}`}},
 		"stubborn": {hello("stubborn") + ready + "trap '' TERM; while :; do sleep 1; done\n", 1, []string{"it was killed 2s after shutdown"}},
@@ -429,7 +429,7 @@ func TestExtDoctorStart(t *testing.T) {
 		bashExt(t, filepath.Join(user, name), strings.ReplaceAll(registers, "%", name))
 	}
 	stdout := want(t, dir, 1, "extensions with problems: 6 of 7", "doctor")
-	for _, text := range []string{"a: failed", "build the program", "b: failed", "chmod +x", "c: failed", "#!/usr/bin/env", "d: bundle", `"skills" in extension.json`, "e: disabled", "f: ready", "the command /go is shadowed: extension f has it already"} {
+	for _, text := range []string{"a: failed", "no such file", "b: failed", "permission denied", "c: failed", "exec format error", "d: bundle", `"skills" in extension.json`, "e: disabled", "f: ready", "the command /go is left out: extension f has the name /go already"} {
 		if !strings.Contains(stdout, text) {
 			t.Errorf("%q is not in it", text)
 		}
@@ -449,9 +449,9 @@ func TestExtDoctorDaemon(t *testing.T) {
 	}
 	dir := t.TempDir()
 	bashExt(t, filepath.Join(dir, "daemon"), `echo '{"type":"hello","name":"daemon"}'; setsid bash -c 'echo $$ > ../pid; exec sleep 300' & read -r _; read -r _`)
-	stdout, _, code := zotExt(t, dir, "doctor", "daemon")
-	if code != exitFailed || !strings.Contains(stdout, "1 of its processes left its session") || !strings.Contains(stdout, "holds its stdout") {
-		t.Errorf("exit code %d\n%s", code, stdout)
+	stdout, stderr, code := zotExt(t, dir, "doctor", "daemon")
+	if code != exitFailed || !strings.Contains(stderr, "1 processes left their extension's session") || !strings.Contains(stdout, "holds its stdout") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	if child := awaitPID(t, dir); syscall.Kill(child, 0) == nil {
 		t.Error("the daemon outlived us")
