@@ -1036,6 +1036,9 @@ func (h *extHost) intercept(ctx context.Context, event string, fields []byte, la
 		case err != nil:
 			e.notice("warn", "%v; %s went on without its say", err, event)
 			continue
+		case o.has("block") && kindOf(o["block"]) != "a boolean":
+			e.notice("warn", "%s: block was ignored: it must be a boolean, not %s; %s went on", e.Name, kindOf(o["block"]), event)
+			continue
 		case o.isTrue("block") && event != "before_agent_start": // which can not be blocked
 			return value, e, cmp.Or(o.text("reason"), "blocked by extension "+e.Name)
 		case !o.has(key):

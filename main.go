@@ -638,11 +638,13 @@ func run(o *options, token string) {
 	if err != nil {
 		fail(fmt.Errorf("stdout can not be used: %w", err))
 	}
+	signals := make(chan os.Signal, 1) // from before the first child is started
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	p := &process{cancel: cancel}
 	p.out = newWriter(stdout, func() { p.stop(exitNoPipe) })
 	view := &zotView{writer: p.out, opened: o.mode == "json"}
-	print := &printHost{writer: p.out}
+	print := &printHost{writer: p.out, errs: newWriter(os.Stderr, func() {})}
 	var h host = view
 	if o.mode != "rpc" && o.mode != "json" {
 		h = print
@@ -650,7 +652,7 @@ func run(o *options, token string) {
 	if p.agent, err = s.agent(ctx, h); err != nil {
 		fail(err)
 	}
-	go p.signals()
+	go func() { p.stop(128 + int((<-signals).(syscall.Signal))) }()
 	go watchReader(stdout, func() { p.stop(exitNoPipe) })
 	warn(s.warnings)
 	switch o.mode {
@@ -699,33 +701,43 @@ func (p *process) answer(s *setup, failed func() bool) int {
 // goes to stderr.
 type printHost struct {
 	*writer
+	errs   *writer // stderr: event is called under a lock, so it must not block
 	text   string
 	asked  bool // the model was asked
+	silent bool // ... and has not answered in this turn
 	failed bool
 }
 
 func (h *printHost) event(e *Event) {
 	switch e.Type {
+	case "turn_start":
+		h.asked, h.silent = true, true
 	case "assistant_message":
-		h.text = e.Message.text()
-	case "error":
-		h.failed = true
-		fmt.Fprintln(os.Stderr, "zot: "+e.Text)
+		h.silent = false
+		h.text = cmp.Or(e.Message.text(), h.text)
 	case "ext_display":
 		h.text = e.Text
-	case "turn_start":
-		h.asked = true
+	case "error":
+		h.failed = true
+		h.note("zot: %s", e.Text)
 	case "notice":
-		fmt.Fprintf(os.Stderr, "%s: %s\n", cmp.Or(e.Extension, "zot"), e.Text)
+		h.note("%s: %s", cmp.Or(e.Extension, "zot"), e.Text)
 	case "ext_insert", "ext_panel_open":
-		fmt.Fprintf(os.Stderr, "%s: this mode has no input line and no panels to show what the extension sent\n", e.Extension)
+		h.note("%s: this mode has no input line and no panels", e.Extension)
 	case "retry":
-		fmt.Fprintf(os.Stderr, "zot: %s; trying again in %v\n", e.Text, e.Delay.Round(time.Second))
+		h.note("zot: %s; trying again in %v", e.Text, e.Delay.Round(time.Second))
 	case "turn_end":
 		if e.Stop == "length" {
-			fmt.Fprintln(os.Stderr, "zot: the answer was cut off at the model's output limit")
+			h.note("zot: the answer was cut off at the model's output limit")
+		}
+		if h.silent { // kept back by a guard: what was said before is no answer
+			h.text = ""
 		}
 	}
+}
+
+func (h *printHost) note(format string, values ...any) {
+	h.errs.frame(true, func(dst []byte) []byte { return fmt.Appendf(dst, format, values...) })
 }
 
 // finish prints the answer and reports whether there was none.
@@ -734,8 +746,9 @@ func (h *printHost) finish() (failed bool) {
 		h.frame(true, func(dst []byte) []byte { return append(dst, strings.TrimSuffix(h.text, "\n")...) })
 	} else if h.asked && !h.failed {
 		h.failed = true
-		fmt.Fprintln(os.Stderr, "zot: the model gave no answer")
+		h.note("zot: the model gave no answer")
 	}
+	h.errs.close(time.Second)
 	return h.failed
 }
 
@@ -774,13 +787,6 @@ func withStdin(o *options, in *os.File) (string, error) {
 		return "", fmt.Errorf("reading standard input: %w", got.err)
 	}
 	return strings.TrimSpace(o.prompt + "\n\n" + strings.ToValidUTF8(string(got.data), "\ufffd")), nil
-}
-
-// signals ends the process when it is told to.
-func (p *process) signals() {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	p.stop(128 + int((<-c).(syscall.Signal)))
 }
 
 // exit ends the process after its work: accepted jobs finish, and what was

@@ -337,8 +337,10 @@ func (s *zotServer) run(in io.Reader) (refused bool) {
 		s.view.wait(s.agent.ctx, maxBacklog)
 		switch {
 		case !admitted && (err != nil || c.name != "hello" || !s.knows(c)):
-			s.respond(c, nil, errors.New("unauthorized: the first line must be a hello with the right token"))
-			refused = true
+			refused = true // the notices that are held are not for this client
+			s.view.frame(true, func(dst []byte) []byte {
+				return c.response(dst, nil, errors.New("unauthorized: the first line must be a hello with the right token"))
+			})
 		case err != nil:
 			s.respond(c, nil, err)
 		default:
