@@ -121,14 +121,15 @@ type extHost struct {
 	observe func(e *extension, frame object, problem string)
 	ctx     context.Context // ends when the process must
 
-	mu      sync.Mutex
-	exts    []*extension
-	offers  []*registration // committed, in that order: what can be called
-	taken   map[string]*registration
-	panels  map[string]*extension
-	started chan struct{} // closed when start-up is over
-	nextID  int
-	work    sync.WaitGroup // reloading, and what waits for start-up
+	mu       sync.Mutex
+	exts     []*extension
+	offers   []*registration // committed, in that order: what can be called
+	taken    map[string]*registration
+	panels   map[string]*extension
+	started  chan struct{} // closed when start-up is over
+	userGone chan struct{} // closed when no user answers any more
+	nextID   int
+	work     sync.WaitGroup // reloading, and what waits for start-up
 }
 
 // findExtensions reads the manifests: --ext paths, then the project's, then the
@@ -855,9 +856,10 @@ func (h *extHost) command(name string) *registration {
 var replyTypes = map[string]string{"tool_call": "tool_result", "command_invoked": "command_response", "event_intercept": "event_intercept_response"}
 
 // ask sends a request and waits for the reply: at most wait (0: no limit), and
-// anew after each progress. fields are what stands behind the id, from a comma on.
+// anew after each progress. What has no limit gets one when there is no user any
+// more. fields are what stands behind the id, from a comma on.
 func (e *extension) ask(ctx context.Context, wait time.Duration, progress func(string), typ string, fields []byte) (object, error) {
-	h, replies := e.host, make(chan object, 16) // progress beyond that is dropped
+	h, replies := e.host, make(chan object, 1024) // progress beyond that is dropped
 	h.mu.Lock()
 	h.nextID++
 	id := strconv.Itoa(h.nextID)
@@ -874,10 +876,13 @@ func (e *extension) ask(ctx context.Context, wait time.Duration, progress func(s
 	}
 	var late <-chan time.Time
 	for {
+		userGone := h.userGone
 		if wait > 0 {
-			late = time.After(wait)
+			late, userGone = time.After(wait), nil
 		}
 		select {
+		case <-userGone:
+			wait = toolWait
 		case o := <-replies:
 			if o.text("type") != "tool_progress" {
 				return o, nil
@@ -1135,6 +1140,17 @@ func (h *extHost) panelKey(id, key, text string) error {
 }
 
 func (h *extHost) panelClosed(id string) error { return h.toPanel("panel_close", id, nil) }
+
+// endOfInput tells extensions that no user answers any more.
+func (h *extHost) endOfInput() {
+	close(h.userGone)
+	h.mu.Lock()
+	open := maps.Clone(h.panels)
+	h.mu.Unlock()
+	for id, e := range open { // the client is told when they are gone with their owners
+		e.send(`{"type":"panel_close","panel_id":?}`, id)
+	}
+}
 
 func (h *extHost) toPanel(typ, id string, fields []byte) error {
 	h.mu.Lock()

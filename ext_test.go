@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -717,4 +718,30 @@ func TestFailedStartLeavesNobody(t *testing.T) {
 	if !strings.Contains(got(t, dir, "slow"), `"shutdown"`) {
 		t.Error("the extension was not told")
 	}
+}
+
+// TestInteractiveAtEnd: what waits for a user gets a limit when there is none any
+// more, and its panel is closed.
+func TestInteractiveAtEnd(t *testing.T) {
+	t.Parallel()
+	h := &extHost{userGone: make(chan struct{}), panels: map[string]*extension{}}
+	e := &extension{host: h, gone: make(chan struct{}), pending: map[string]chan object{}}
+	e.Name = "asks"
+	sent := &lockedBuffer{}
+	e.out = newWriter(sent, func() {})
+	h.panels["p"] = e
+	h.endOfInput()
+	await(t, func() bool { return strings.Contains(sent.String(), `{"type":"panel_close","panel_id":"p"}`) })
+	ctx, cancel := context.WithCancel(context.Background())
+	asked := make(chan error, 1)
+	go func() {
+		_, err := e.ask(ctx, 0, nil, "tool_call", nil)
+		asked <- err
+	}()
+	await(t, func() bool { return strings.Contains(sent.String(), `"type":"tool_call"`) })
+	cancel()
+	if err := <-asked; err == nil {
+		t.Error("an aborted call was answered")
+	}
+	e.out.close(time.Second)
 }

@@ -360,11 +360,18 @@ func (r *extReport) fill(e *extension, offers []*registration) {
 // installedDir finds an extension in $ZOT_HOME/extensions by its name or, as
 // one without a manifest must be removable too, by that of its directory.
 func installedDir(name string) (string, error) {
-	home := zotHome()
+	home, found := zotHome(), ""
 	for _, e := range findExtensions(home, "", nil, false) {
-		if e.Name == name && e.scope == "user" {
+		switch {
+		case e.Name != name || e.scope != "user":
+		case e.err == nil && e.shadow == "": // the one that runs, not a broken twin
 			return e.dir, nil
+		case found == "":
+			found = e.dir
 		}
+	}
+	if found != "" {
+		return found, nil
 	}
 	dir := filepath.Join(home, "extensions", name)
 	if info, err := os.Lstat(dir); err == nil && !info.Mode().IsRegular() && extensionName().MatchString(name) {
@@ -477,11 +484,17 @@ func copyEntry(root *os.Root, name string, entry fs.DirEntry, to string) error {
 	}
 	switch mode := info.Mode(); mode.Type() {
 	case 0:
-		data, err := root.ReadFile(name)
-		if err == nil {
-			err = os.WriteFile(to, data, 0o600)
+		in, err := root.Open(name)
+		if err != nil {
+			return err
 		}
-		return cmp.Or(err, os.Chmod(to, mode.Perm()))
+		defer in.Close()
+		out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(out, in)
+		return cmp.Or(err, out.Chmod(mode.Perm()), out.Close())
 	case fs.ModeDir:
 		return cmp.Or(os.Mkdir(to, 0o700), os.Chmod(to, mode.Perm()|0o700)) // it must be filled now and removed one day
 	case fs.ModeSymlink:

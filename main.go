@@ -522,7 +522,7 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	}
 	names := toolNames(s.tools)
 	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, ctx: ctx, tell: a.tell,
-		flush: func() { h.flush(ctx) }, started: make(chan struct{}), observe: s.observe,
+		flush: func() { h.flush(ctx) }, started: make(chan struct{}), userGone: make(chan struct{}), observe: s.observe,
 		builtin: func(name string) bool {
 			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
 		},
@@ -671,6 +671,7 @@ func (p *process) serve(server *zotServer) int {
 		return exitRefused
 	}
 	p.agent.nobodyAnswers("--no-yolo asks before each tool call, and the client has closed its end")
+	p.agent.ext.endOfInput()
 	return exitDone
 }
 
@@ -688,6 +689,7 @@ func (p *process) answer(s *setup, failed func() bool) int {
 		fmt.Fprintln(os.Stderr, "zot: "+err.Error())
 		return exitUsage
 	}
+	p.agent.ext.endOfInput() // nobody is there to answer an extension
 	p.agent.submit(nil, p.agent.prompt(prompt, nil), func(bool) {})
 	p.agent.start()
 	p.agent.worker.Wait()
