@@ -748,6 +748,11 @@ func toolSchema(raw json.RawMessage) (schema json.RawMessage, dropped []string, 
 			if properties = v; v[0] != '{' {
 				err = fmt.Errorf("the properties of its schema must be an object, not %s", kindOf(value))
 			}
+			walk(value, func(name, property []byte) {
+				if kind := kindOf(property); err == nil && kind != "an object" && kind != "a boolean" {
+					err = fmt.Errorf("the property %q of its schema must be a schema, not %s", name, kind)
+				}
+			})
 		case k == "required" && json.Unmarshal(value, new([]string)) != nil:
 			err = errors.New("what its schema calls required must be an array of strings")
 		case slices.Contains([]string{"anyOf", "oneOf", "allOf", "not", "enum"}, k):

@@ -745,3 +745,22 @@ func TestInteractiveAtEnd(t *testing.T) {
 	}
 	e.out.close(time.Second)
 }
+
+// TestBadToolSchema: what a provider would refuse costs the tool.
+func TestBadToolSchema(t *testing.T) {
+	for _, bad := range []string{`[]`, `"x"`, `{"type":"array"}`, `{"$ref":"#/x"}`, `{"properties":[1]}`, `{"properties":{"city":"string"}}`,
+		`{"properties":{"a":null}}`, `{"properties":{"a":[]}}`, `{"required":"a"}`} {
+		if got, _, err := toolSchema(json.RawMessage(bad)); err == nil {
+			t.Errorf("%s became %s", bad, got)
+		}
+	}
+	for in, want := range map[string]string{
+		``: `{"type":"object","properties":{}}`,
+		`{"properties":{"a":true,"b":{"type":"string"}},"required":["a"]}`: `{"type":"object","properties":{"a":true,"b":{"type":"string"}},"required":["a"]}`,
+		`{"anyOf":[],"type":["object","null"]}`:                            `{"type":"object","properties":{}}`,
+	} {
+		if got, _, err := toolSchema(json.RawMessage(in)); err != nil || string(got) != want {
+			t.Errorf("%s became %s, %v", in, got, err)
+		}
+	}
+}
