@@ -635,8 +635,8 @@ func remote(t *testing.T, d *double, limits timeouts) (*httpProvider, *Model) {
 	t.Helper()
 	m := catalogModel(t, "openai", "gpt-5.4", "http://provider.example/v1")
 	p := newHTTPProvider(m, func() (string, error) { return "sk-secret", nil }, limits)
-	tr := p.client.Transport.(*http.Transport).Clone()
-	p.client = &http.Client{Transport: tr, CheckRedirect: sameHost}
+	tr := p.client().Transport.(*http.Transport).Clone()
+	p.client = func() *http.Client { return &http.Client{Transport: tr, CheckRedirect: sameHost} }
 	tr.Proxy = nil
 	tr.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, d.Listener.Addr().String())

@@ -96,7 +96,7 @@ func (w *writer) loop() {
 			go w.gone()
 			return
 		}
-		if cap(batch) > 4*backlog { // one large answer must not be paid for for ever
+		if cap(batch) > 16*backlog { // one large answer must not be paid for for ever
 			batch = nil
 		}
 	}

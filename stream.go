@@ -66,11 +66,11 @@ type httpProvider struct {
 	wire   wireFormat
 	key    func() (string, error) // fails when there is no key
 	limits timeouts
-	client *http.Client
+	client func() *http.Client
 }
 
 func newHTTPProvider(m *Model, key func() (string, error), limits timeouts) *httpProvider {
-	p := &httpProvider{key: key, limits: limits, client: httpClient()}
+	p := &httpProvider{key: key, limits: limits, client: httpClient}
 	switch m.API {
 	case "anthropic-messages":
 		p.wire = anthropicWire{}
@@ -152,7 +152,7 @@ func (p *httpProvider) attempt(ctx context.Context, key string, r *request, a *a
 	g := &guard{cancel: cancel, pause: r.pause}
 	g.expect("no answer from the server", limits.Headers)
 	var resp *http.Response
-	g.wait(func() { resp, err = p.client.Do(req) })
+	g.wait(func() { resp, err = p.client().Do(req) })
 	if err == nil {
 		defer resp.Body.Close()
 		g.body = resp.Body
