@@ -80,6 +80,8 @@ func TestClientKilled(t *testing.T) {
 	if err := wrapper.Start(); err != nil {
 		t.Fatal(err)
 	}
+	defer wrapper.Wait()
+	defer wrapper.Process.Kill() // if the test ends before it does so itself
 	child := awaitPID(t, dir)
 	wrapper.Process.Kill()
 	wrapper.Wait()
