@@ -315,6 +315,12 @@ func (a *Agent) do(j *job) (terminal *Event) {
 // failed reports a failed run and returns its terminal event.
 func (a *Agent) failed(j *job, text string) *Event {
 	a.emit(j, &Event{Type: "turn_end", Stop: "error", Err: text})
+	return a.stopped(j, text)
+}
+
+// stopped reports a run that ended behind a whole turn, without its answer, and
+// returns its terminal event.
+func (a *Agent) stopped(j *job, text string) *Event {
 	a.emit(j, &Event{Type: "error", Text: text})
 	return &Event{Type: "done", ID: j.id}
 }
@@ -422,8 +428,7 @@ func (a *Agent) loop(j *job) *Event {
 			return a.aborted(j)
 		}
 		if a.maxSteps > 0 && step > a.maxSteps {
-			a.emit(j, &Event{Type: "error", Text: fmt.Sprintf("stopped after %d steps (--max-steps)", a.maxSteps)})
-			return &Event{Type: "done", ID: j.id}
+			return a.stopped(j, fmt.Sprintf("stopped after %d steps (--max-steps)", a.maxSteps))
 		}
 		a.emit(j, &Event{Type: "turn_start", Step: step})
 		if e, reason := a.ext.guardTurn(j.ctx, step); e != nil {
@@ -445,8 +450,7 @@ func (a *Agent) loop(j *job) *Event {
 			a.runTools(j, m, calls)
 		case m.Stop == "pause_turn":
 			if pauses++; pauses > maxPauses {
-				a.emit(j, &Event{Type: "error", Text: fmt.Sprintf("stopped: the model paused its turn %d times in a row", pauses)})
-				return &Event{Type: "done", ID: j.id}
+				return a.stopped(j, fmt.Sprintf("stopped: the model paused its turn %d times in a row", pauses))
 			}
 		case isHollow(m) && hollow == 0:
 			hollow++ // ask once more: some models think and then forget to speak

@@ -8,6 +8,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,7 @@ func (a *Agent) compactNow(j *job) error {
 // window. A failure is told and does not stop the run; only its end does.
 func (a *Agent) compactIfNear(j *job) error {
 	window := a.model.ContextWindow
-	near := window > 0 && a.contextTokens() > window-min(compactReserve, window/4)
+	near := window > 0 && a.contextTokens() > window-reserve(window)
 	if !a.autoCompact || !near || a.cutPoint() == 0 {
 		return nil
 	}
@@ -71,6 +72,9 @@ func (a *Agent) compactIfNear(j *job) error {
 	}
 	return context.Cause(j.ctx)
 }
+
+// reserve is how much of a window must stay free.
+func reserve(window int) int { return min(compactReserve, window/4) }
 
 // count notes the size of the context as the provider measured it.
 func (a *Agent) count(u *Usage) {
@@ -110,11 +114,8 @@ func (a *Agent) compact(j *job) (string, error) {
 	if cut == 0 {
 		return "", errors.New("nothing to compact: there are no earlier messages")
 	}
-	window := a.model.ContextWindow
-	if window == 0 {
-		window = unknownWindow
-	}
-	limit := max(1000, window-compactReserve-len(compactSystem+compactTask)/charsPerToken) * 3 // dense text has fewer characters a token
+	window := cmp.Or(a.model.ContextWindow, unknownWindow)
+	limit := max(1000, window-reserve(window)-len(compactSystem+compactTask)/charsPerToken) * 3 // dense text has fewer characters a token
 	text := serialize(a.messages[:cut])
 	summary, err := a.summarize(j, text, limit)
 	var pe *providerError
@@ -140,10 +141,7 @@ func (a *Agent) compact(j *job) (string, error) {
 // is least, but at least the newest with its results if that is within a
 // quarter of the window. 0 when there is nothing before.
 func (a *Agent) cutPoint() int {
-	window := a.model.ContextWindow
-	if window == 0 {
-		window = unknownWindow
-	}
+	window := cmp.Or(a.model.ContextWindow, unknownWindow)
 	total := 0
 	for _, m := range a.messages {
 		total += estimate(m)

@@ -1,8 +1,8 @@
 // The JSON-lines server that both protocols share (commands, responses, ids) and
 // the zot protocol on it (spec: zot RPC). Rules kept here:
 //
-//   - The reader only parses and dispatches; nothing it does waits for a model,
-//     a tool or our own output.
+//   - The reader only parses and dispatches; nothing it does waits for a model or
+//     a tool, nor for our own output until maxBacklog of it is unread.
 //   - Every command line that parses gets exactly one response with its id. A
 //     line that does not parse gets an error response. No line ends the process.
 package main
