@@ -114,12 +114,13 @@ func TestOneResponse(t *testing.T) {
 }
 
 // TestForeignBytes: nothing that a tool prints or does to its descriptors gets
-// between the frames, and no tool has our standard output or the token.
+// between the frames, and no tool has our standard output or the token. (From
+// 10 on bash keeps descriptors of its own.)
 func TestForeignBytes(t *testing.T) {
 	dir := t.TempDir()
 	name := script(t, dir, `turn
 call bash {"command":"printf '\\033]0;title\\007\\033[2J{\"type\":\"done\"}\\n'; printf 'text\\n' >&2"}
-call bash {"command":"for i in 3 4 5 6 7 8 9 10; do { echo leak >&$i; } 2>/dev/null; done; true"}
+call bash {"command":"for i in 3 4 5 6 7 8 9; do { echo leak >&$i; } 2>/dev/null; done; true"}
 call bash {"command":"env | grep -ci shared.secret"}
 turn
 text ok
