@@ -45,6 +45,7 @@ type Message struct {
 	CallID, ToolName string
 	IsError          bool
 	Activate         []string // deferred tools that this result made available; also of a summary
+	details          any      // see toolResult
 
 	wire  encoded                // the message in the wire format last used
 	frame atomic.Pointer[[]byte] // the message in the client protocol's format
@@ -188,6 +189,7 @@ type Event struct {
 	Delay   time.Duration   // retry
 
 	Extension string // notice and ext_*: who; "" is zot itself
+	Failure   bool   // notice: the extension could not be started
 	Panel     *panel // ext_panel_*
 }
 
@@ -705,7 +707,7 @@ func (a *Agent) runTools(j *job, m *Message, calls []*Block) {
 		for i, c := range calls[:n] {
 			r := <-results[i]
 			a.add(j, &Message{Role: "tool", Content: r.content, Time: time.Now(), CallID: c.ID, ToolName: c.Name,
-				IsError: r.isError, Activate: r.activate}, &Event{Type: "tool_result"})
+				IsError: r.isError, Activate: r.activate, details: r.details}, &Event{Type: "tool_result"})
 		}
 		calls = calls[n:]
 	}

@@ -41,7 +41,7 @@ const (
 
 // options are the command line.
 type options struct {
-	mode                      string // "rpc", "print", "json" or ""
+	mode                      string // "rpc", "print", "json" or ""; "" becomes "interactive" in a terminal
 	provider, model           string
 	apiKey, baseURL           string
 	reasoning                 string
@@ -516,13 +516,17 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	a.prepare = func() string { return s.systemText(a.tools) }
 	if s.noYolo && !s.yolo {
 		a.approval = approval{timeout: s.confirmTimeout, allowed: map[string]bool{}, waiting: map[string]chan decision{}}
-		if s.mode != "rpc" {
+		if s.mode != "rpc" && s.mode != "interactive" {
 			a.nobodyAnswers("--no-yolo asks before each tool call, and in this mode nobody can be asked. Start without it, or with --yolo.")
 		}
+	}
+	if s.mode == "interactive" { // a person may be away for long, and may change their mind
+		a.approval = approval{timeout: 24 * time.Hour, allowed: map[string]bool{"*": !s.noYolo || s.yolo}, waiting: map[string]chan decision{}}
 	}
 	names := toolNames(s.tools)
 	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, ctx: ctx, tell: a.tell,
 		flush: func() { h.flush(ctx) }, started: make(chan struct{}), userGone: make(chan struct{}), observe: s.observe,
+		interactive: s.mode == "interactive",
 		builtin: func(name string) bool {
 			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
 		},
@@ -544,6 +548,8 @@ func (s *setup) capabilities() []string {
 		return []string{"notify", "display", "insert", "panels", "confirm"}
 	case "json":
 		return []string{"notify", "display", "insert"}
+	case "interactive":
+		return []string{"notify", "display", "insert", "panels", "confirm", "submit"}
 	}
 	return []string{"notify", "display"}
 }
@@ -619,6 +625,7 @@ func listModels(w io.Writer, all catalog) {
 type process struct {
 	agent  *Agent
 	out    *writer
+	leave  func() // gives the terminal back
 	cancel context.CancelCauseFunc
 	once   sync.Once
 }
@@ -627,6 +634,9 @@ var errShutdown = errors.New("zot was told to stop")
 
 // run starts the mode and does not return.
 func run(o *options, token string) {
+	if o.mode == "" && !o.stdin && isTerminal(os.Stdin) && isTerminal(os.Stdout) && os.Getenv("TERM") != "dumb" {
+		o.mode = "interactive"
+	}
 	if o.mode == "" && o.prompt == "" {
 		fail(errors.New(`nothing to do: zot -p "prompt" answers a prompt, zot rpc serves a client, zot --help tells more`))
 	}
@@ -641,19 +651,32 @@ func run(o *options, token string) {
 	signals := make(chan os.Signal, 1) // from before the first child is started
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	ctx, cancel := context.WithCancelCause(context.Background())
-	p := &process{cancel: cancel}
+	p := &process{cancel: cancel, leave: func() {}}
 	p.out = newWriter(stdout, func() { p.stop(exitNoPipe) })
 	view := &zotView{writer: p.out, opened: o.mode == "json"}
 	print := &printHost{writer: p.out, errs: newWriter(os.Stderr, func() {})}
 	var h host = view
-	if o.mode != "rpc" && o.mode != "json" {
+	var terminal *tui
+	switch o.mode {
+	case "rpc", "json":
+	case "interactive":
+		if terminal, err = newTUI(s, os.Stdin, stdout); err != nil {
+			fail(fmt.Errorf("the terminal can not be used: %w", err))
+		}
+		h, p.leave = &terminal.inbox, terminal.close
+	default:
 		h = print
 	}
 	if p.agent, err = s.agent(ctx, h); err != nil {
+		p.leave()
 		fail(err)
 	}
 	go func() { p.stop(128 + int((<-signals).(syscall.Signal))) }()
 	go watchReader(stdout, func() { p.stop(exitNoPipe) })
+	if terminal != nil {
+		terminal.run(p.agent)
+		p.exit(exitDone)
+	}
 	warn(s.warnings)
 	switch o.mode {
 	case "rpc":
@@ -809,6 +832,7 @@ func (p *process) exit(code int) {
 func (p *process) stop(code int) {
 	p.once.Do(func() {
 		p.cancel(errShutdown)
+		p.leave()
 		killed, idle := make(chan struct{}), make(chan struct{})
 		go func() { killAllGroups(250 * time.Millisecond); close(killed) }()
 		go func() { p.agent.worker.Wait(); close(idle) }()
