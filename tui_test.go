@@ -380,6 +380,12 @@ func (p *terminal) keys(text string) {
 func (p *terminal) await(at string, want []string, everything bool) {
 	p.t.Helper()
 	var rows []string
+	if os.Getenv("ZOT_PICTURE") != "" {
+		time.Sleep(2500 * time.Millisecond)
+		rows, _ = p.screen.picture(everything)
+		fmt.Printf("%s:\n  %s\n", at, strings.Join(rows, "\n  "))
+		return
+	}
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		var whole bool
 		if rows, whole = p.screen.picture(everything); whole && slices.EqualFunc(want, rows, func(w, r string) bool { return matchValue(w, r) }) {
@@ -473,6 +479,7 @@ func replayScreens(t *testing.T, path string) {
 			env = append(env, arg)
 		case "$":
 			p = startTerminal(t, dir, width, height, env, splitWords(arg)[1:]...)
+			p.awaitText("›") // what is typed before is the shell's business
 		case "keys":
 			p.keys(arg)
 		case "screen", "history":
