@@ -35,16 +35,20 @@ type Message struct {
 
 	// Of an assistant message: who made it, and how it ended. Opaque blocks are
 	// only sent back to the provider and model that made them.
-	Provider, Model string
-	Stop            string // end_turn, tool_use, length, error, aborted; pause_turn is resent
-	RawStop         string // the provider's own word for Stop
-	Usage           *Usage // nil when the provider reported none
-	Err             string // the error text of Stop "error"
+	Provider, API, Model string
+	Stop                 string // end_turn, tool_use, length, error, aborted; pause_turn is resent
+	RawStop              string // the provider's own word for Stop
+	Usage                *Usage // nil when the provider reported none
+	Err                  string // the error text of Stop "error"
 
 	// Of a tool message.
 	CallID, ToolName string
 	IsError          bool
 	Activate         []string // deferred tools that this result made available; also of a summary
+	details          any      // for the Atomic protocol's result.details; nil or a JSON-able value
+
+	entry string          // its id in the session
+	raw   json.RawMessage // the message as the session holds it, when it is none of user, assistant and tool
 
 	wire  encoded                // the message in the wire format last used
 	frame atomic.Pointer[[]byte] // the message in the client protocol's format
@@ -56,7 +60,7 @@ type Block struct {
 	Text string // of text and thinking
 
 	MimeType string // of an image
-	Data     string // of an image: base64
+	Data     string // of an image: base64; of an opaque block without Signature: the block as the session holds it
 
 	ID, Name string          // of a tool call
 	Args     json.RawMessage // of a tool call: one normalized JSON object

@@ -563,8 +563,8 @@ func warn(warnings []string) {
 }
 
 func main() {
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a write that fails is an error, not the end
-	debug.SetGCPercent(50)                                  // small matters more here than the last per cent of speed
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, sigFileSize) // a write that fails is an error, not the end
+	debug.SetGCPercent(50)                                               // small matters more here than the last per cent of speed
 	if len(os.Args) > 1 && os.Args[1] == "ext" {
 		os.Exit(extMain(os.Args[2:]))
 	}
