@@ -46,6 +46,8 @@ type Message struct {
 	IsError          bool
 	Activate         []string // deferred tools that this result made available; also of a summary
 
+	raw json.RawMessage // the message as the session holds it, when it is none of user, assistant and tool
+
 	wire  encoded                // the message in the wire format last used
 	frame atomic.Pointer[[]byte] // the message in the client protocol's format
 }
