@@ -50,8 +50,6 @@ type Message struct {
 	entry string          // its id in the session
 	raw   json.RawMessage // the message as the session holds it, when it is none of user, assistant and tool
 
-	raw json.RawMessage // the message as the session holds it, when it is none of user, assistant and tool
-
 	wire  encoded                // the message in the wire format last used
 	frame atomic.Pointer[[]byte] // the message in the client protocol's format
 }

@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -345,7 +344,7 @@ func (a *Agent) planAndRender(j *job, o compactOrder) (json.RawMessage, error) {
 		}
 	}
 	a.mu.Lock()
-	a.messages, a.size = []*Message{compactedMessage(text, tail, region, time.Now())}, size{}
+	a.messages, a.size = []*Message{a.compacted(text, tail)}, size{}
 	a.mu.Unlock()
 	return appendJSON(nil, `{"compactedText":?,"firstKeptEntryId":?,"tokensBefore":?,?}`, text, kept, stats.tokensBefore, details), nil
 }
@@ -371,16 +370,22 @@ func (a *Agent) planLines(j *job, lines []string, protected []bool, o compactOrd
 // promptVersion is the Atomic protocol's number for planning by lines.
 const promptVersion = 3
 
-// compactedMessage is what stands for region and tail after a compaction by
-// lines. Tools that they made available stay so.
-func compactedMessage(kept string, tail, region []*Message, at time.Time) *Message {
-	text := compactedText(kept, tail)
-	m := &Message{Role: "user", Time: at, Content: []Block{{Type: "text", Text: text}}}
-	m.raw = appendJSON(nil, `{"role":"custom","customType":"compaction","content":?,"display":true,"timestamp":?}`, text, at.UnixMilli())
-	for _, old := range slices.Concat(region, tail) {
+// compacted is what stands for the whole transcript after a compaction by
+// lines. Tools that it made available stay so.
+func (a *Agent) compacted(kept string, tail []*Message) *Message {
+	m := compactedMessage(kept, tail, time.Now())
+	for _, old := range a.messages {
 		m.Activate = append(m.Activate, old.Activate...)
 	}
 	return m
+}
+
+// compactedMessage says what is left of a conversation: the kept lines, and the
+// tail as it was.
+func compactedMessage(kept string, tail []*Message, at time.Time) *Message {
+	text := compactedText(kept, tail)
+	return &Message{Role: "user", Time: at, Content: []Block{{Type: "text", Text: text}},
+		raw: appendJSON(nil, `{"role":"custom","customType":"compaction","content":?,"display":true,"timestamp":?}`, text, at.UnixMilli())}
 }
 
 const (

@@ -24,7 +24,7 @@ func text(role, s string) *Message {
 }
 
 // say adds messages by turns of the user and the assistant.
-func say(t testing.TB, s *session, texts ...string) {
+func userSays(t testing.TB, s *session, texts ...string) {
 	t.Helper()
 	for i, x := range texts {
 		if err := s.addMessage(text([]string{"user", "assistant"}[i%2], x), ""); err != nil {
@@ -90,7 +90,7 @@ func TestSessionGrows(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("settings alone made a file: %v", err)
 	}
-	say(t, s, "hello", "hi")
+	userSays(t, s, "hello", "hi")
 	s.append("session_info", `"name":?`, " the name ")
 	leaf := s.leafID()
 	info, err := os.Stat(s.path)
@@ -135,7 +135,7 @@ func TestSessionGrows(t *testing.T) {
 // records stay, the conversation goes on, and the piece is put aside.
 func TestSessionCut(t *testing.T) {
 	s := begin(t, t.TempDir())
-	say(t, s, "one", "two", "three\u2028 \"quoted\"", "four")
+	userSays(t, s, "one", "two", "three\u2028 \"quoted\"", "four")
 	s.close()
 	data, _ := os.ReadFile(s.path)
 	lines := bytes.SplitAfter(data, lf)
@@ -161,7 +161,7 @@ func TestSessionCut(t *testing.T) {
 		if now, _ := os.ReadFile(path); !bytes.Equal(now, data[:cut]) {
 			t.Fatalf("cut at %d: reading changed the file", cut)
 		}
-		say(t, s, "five")
+		userSays(t, s, "five")
 		s.close()
 		s, notes, err = openSession(path)
 		if err != nil {
@@ -191,7 +191,7 @@ func TestSessionLocked(t *testing.T) {
 		os.Exit(0)
 	}
 	s := begin(t, t.TempDir())
-	say(t, s, "one")
+	userSays(t, s, "one")
 	hold := func() *exec.Cmd {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestSessionLocked$")
 		cmd.Env = append(os.Environ(), "ZOT_TEST_HOLD="+s.path)
