@@ -141,6 +141,8 @@ func loadSession(f *os.File, path string) (s *session, notes []string, err error
 		notes = append(notes, fmt.Sprintf("%s: its last line is a piece of a record (%d bytes); it is moved to %s when the next record is written",
 			path, len(s.tail), filepath.Base(path)+tornSuffix))
 	}
+	n := bytes.Count(rest, lf) + 1
+	s.entries, s.byID = make([]*entry, 0, n), make(map[string]*entry, n)
 	lines := map[string][]int{} // by what is wrong with them
 	for n := 2; len(rest) > 0; n++ {
 		line, rest, _ = bytes.Cut(rest, lf)
@@ -268,11 +270,11 @@ func strictJSON(line []byte) bool {
 			}
 			i++
 		case isLiteral(c):
-			start := i
-			for i < len(line) && isLiteral(line[i]) {
-				i++
+			start, digits := i, true
+			for ; i < len(line) && isLiteral(line[i]); i++ {
+				digits = digits && line[i] >= '0' && line[i] <= '9'
 			}
-			if !json.Valid(line[start:i]) {
+			if plain := digits && (c != '0' || i == start+1); !plain && !json.Valid(line[start:i]) {
 				return false
 			}
 		default:

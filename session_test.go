@@ -140,8 +140,9 @@ func TestSessionCut(t *testing.T) {
 	data, _ := os.ReadFile(s.path)
 	lines := bytes.SplitAfter(data, lf)
 	first := len(data) - len(lines[3]) - len(lines[4])
+	path := filepath.Join(t.TempDir(), "s.jsonl")
 	for cut := first; cut <= len(data); cut++ {
-		path := filepath.Join(t.TempDir(), "s.jsonl")
+		os.Remove(path + tornSuffix)
 		os.WriteFile(path, data[:cut], 0o600)
 		want := []string{"user:one", "assistant:two"}
 		piece := data[first:cut]
@@ -181,7 +182,7 @@ func TestSessionCut(t *testing.T) {
 
 // TestSessionLocked: a second process gets an error and the first goes on.
 func TestSessionLocked(t *testing.T) {
-	if path := os.Getenv("ZOT_TEST_HOLD"); path != "" { // the other process
+	if path := os.Getenv("ZOT_TEST_CHILD"); path != "" { // the other process
 		if _, _, err := openSession(path); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -194,7 +195,7 @@ func TestSessionLocked(t *testing.T) {
 	say(t, s, "one")
 	hold := func() *exec.Cmd {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestSessionLocked$")
-		cmd.Env = append(os.Environ(), "ZOT_TEST_HOLD="+s.path)
+		cmd.Env = append(os.Environ(), "ZOT_TEST_CHILD="+s.path)
 		return cmd
 	}
 	out, err := hold().CombinedOutput()

@@ -16,7 +16,7 @@ import (
 // TestSessionDiskFull: a record that does not fit leaves nothing behind, is
 // told, and costs only itself. The limit of a file's size stands for the disk.
 func TestSessionDiskFull(t *testing.T) {
-	if path := os.Getenv("ZOT_TEST_FULL"); path != "" { // a process of its own, for the limit is one of processes
+	if path := os.Getenv("ZOT_TEST_CHILD"); path != "" { // a process of its own, for the limit is one of processes
 		signal.Notify(make(chan os.Signal, 1), sigFileSize)
 		s, _, err := openSession(path)
 		if err != nil {
@@ -54,7 +54,7 @@ func TestSessionDiskFull(t *testing.T) {
 	say(t, s, "one")
 	s.close()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestSessionDiskFull$", "-test.v")
-	cmd.Env = append(os.Environ(), "ZOT_TEST_FULL="+s.path)
+	cmd.Env = append(os.Environ(), "ZOT_TEST_CHILD="+s.path)
 	if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("the disk was full")) {
 		t.Fatalf("%v\n%s", err, out)
 	}
