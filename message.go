@@ -16,9 +16,7 @@ import (
 
 // What the model is told of messages that are neither its own nor the user's.
 const (
-	linesHeader   = "The earlier conversation was compacted. Below is the verbatim transcript of the retained lines; elided spans are marked \"(filtered N lines)\".\n\n"
-	compactedText = "The conversation history before this point was compacted into the following summary:\n\n<summary>\n%s\n</summary>"
-	branchText    = "The following is a summary of a branch that this conversation came back from:\n\n<summary>\n%s\n</summary>"
+	branchText = "The following is a summary of a branch that this conversation came back from:\n\n<summary>\n%s\n</summary>"
 )
 
 // stopWords are our words for the stop reasons of the Atomic protocol; the
@@ -189,7 +187,7 @@ func parseAgentMessage(raw json.RawMessage) (*Message, error) {
 	case "branchSummary":
 		m.Content = []Block{{Type: "text", Text: fmt.Sprintf(branchText, textOf(get(raw, "summary")))}}
 	case "compactionSummary":
-		m.Content = []Block{{Type: "text", Text: fmt.Sprintf(compactedText, textOf(get(raw, "summary")))}}
+		m.Content = []Block{{Type: "text", Text: summaryHeader + textOf(get(raw, "summary"))}}
 	case "bashExecution":
 		if string(get(raw, "excludeFromContext")) != "true" {
 			m.Content = []Block{{Type: "text", Text: bashText(raw)}}
@@ -277,4 +275,16 @@ func parseAgentUsage(raw []byte) *Usage {
 		return nil
 	}
 	return u
+}
+
+// appendAgentMessages appends an array of messages.
+func appendAgentMessages(dst []byte, messages []*Message) []byte {
+	dst = append(dst, '[')
+	for i, m := range messages {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendAgentMessage(dst, m)
+	}
+	return append(dst, ']')
 }

@@ -46,6 +46,7 @@ type session struct {
 	entries []*entry   // in file order; only ever appended to
 	byID    map[string]*entry
 	leaf    *entry   // nil before everything
+	title   string   // the display name; "": none was given
 	pending []*entry // queued messages that were neither delivered nor cleared
 }
 
@@ -235,6 +236,9 @@ func (s *session) take(line []byte, version int) (flaw string) {
 		s.pending = append(s.pending, e)
 	case textOf(v[3]) == queueType:
 		walk(get(v[4], "cleared"), func(_, id []byte) { s.drop(textOf(id)) })
+	}
+	if kind == "session_info" {
+		s.title = strings.TrimSpace(textOf(get(line, "name")))
 	}
 	s.entries, s.byID[e.id], s.leaf = append(s.entries, e), e, e
 	return flaw
@@ -667,18 +671,13 @@ type restored struct {
 // before its firstKeptEntryId.
 func (s *session) restore() (r restored) {
 	s.mu.Lock()
-	branch, entries, pending := s.leaf.branch(), s.entries, slices.Clone(s.pending)
+	branch, pending := s.leaf.branch(), slices.Clone(s.pending)
+	r.name = s.title
 	s.mu.Unlock()
 	for _, e := range pending {
 		v, _ := pick(get(e.raw, "data"), "kind", "message")
 		if m, err := parseAgentMessage(v[1]); err == nil {
 			r.pending = append(r.pending, queuedMessage{e.id, textOf(v[0]), m})
-		}
-	}
-	for _, e := range slices.Backward(entries) {
-		if e.kind == "session_info" {
-			r.name = strings.TrimSpace(textOf(get(e.raw, "name")))
-			break
 		}
 	}
 	last := -1 // compaction
@@ -693,7 +692,7 @@ func (s *session) restore() (r restored) {
 			last = i
 		}
 	}
-	context := branch
+	r.messages = messagesOf(branch[last+1:])
 	if last >= 0 {
 		kept := last
 		if id := textOf(get(branch[last].raw, "firstKeptEntryId")); id != "" {
@@ -701,30 +700,22 @@ func (s *session) restore() (r restored) {
 				kept = at
 			}
 		}
-		context = slices.Concat(branch[kept:last], branch[last+1:])
-		if head := branch[last].message(); head != nil {
-			for _, e := range branch[:kept] { // tools that were made available stay so
-				if bytes.Contains(e.raw, []byte(`"activate":`)) {
-					if m := e.message(); m != nil {
-						head.Activate = append(head.Activate, m.Activate...)
-					}
-				}
+		tail := messagesOf(branch[kept:last])
+		v, _ := pick(branch[last].raw, "summary", "details", "tokensBefore")
+		if textOf(get(v[1], "strategy")) == "verbatim-lines" {
+			tail = []*Message{compactedMessage(textOf(v[0]), tail, branch[last].time())}
+		} else if head := branch[last].message(); head != nil {
+			tail = append([]*Message{head}, tail...)
+		}
+		for _, e := range branch[:kept] { // tools that were made available stay so
+			if !bytes.Contains(e.raw, []byte(`"activate":`)) || len(tail) == 0 {
+				continue
 			}
-			r.messages = append(r.messages, head)
+			if m := e.message(); m != nil {
+				tail[0].Activate = append(tail[0].Activate, m.Activate...)
+			}
 		}
-	}
-	for _, e := range context {
-		m := e.message()
-		if m == nil || e.kind == "compaction" {
-			continue
-		}
-		if n := len(r.messages) - 1; m.Role == "assistant" && n >= 0 && r.messages[n].Role == "assistant" && r.messages[n].Stop == "error" {
-			r.messages = r.messages[:n] // a failed attempt that was made again
-		}
-		if m.Stop == "error" || m.Stop == "aborted" { // as the agent keeps them
-			m.Content = slices.DeleteFunc(m.Content, func(b Block) bool { return b.Type != "text" || blank(b.Text) })
-		}
-		r.messages = append(r.messages, m)
+		r.messages = append(tail, r.messages...)
 	}
 	if r.model == "" { // no entry says which: who answered last
 		for _, m := range r.messages {
@@ -732,6 +723,25 @@ func (s *session) restore() (r restored) {
 		}
 	}
 	return r
+}
+
+// messagesOf are the messages of entries, as the agent keeps them: an attempt
+// that failed and was made again is no part of the conversation.
+func messagesOf(entries []*entry) (messages []*Message) {
+	for _, e := range entries {
+		m := e.message()
+		if m == nil || e.kind == "compaction" {
+			continue
+		}
+		if n := len(messages) - 1; m.Role == "assistant" && n >= 0 && messages[n].Role == "assistant" && messages[n].Stop == "error" {
+			messages = messages[:n]
+		}
+		if m.Stop == "error" || m.Stop == "aborted" {
+			m.Content = slices.DeleteFunc(m.Content, func(b Block) bool { return b.Type != "text" || blank(b.Text) })
+		}
+		messages = append(messages, m)
+	}
+	return messages
 }
 
 // message is what an entry adds to the context; nil for nothing.
@@ -751,8 +761,6 @@ func (e *entry) message() *Message {
 	case textOf(v[1]) == "":
 	case e.kind == "branch_summary":
 		raw = appendJSON(nil, `{"role":"branchSummary","summary":?,"fromId":?,"timestamp":?}`, v[1], orElse(v[2], `""`), ms())
-	case e.kind == "compaction" && textOf(get(v[3], "strategy")) == "verbatim-lines":
-		raw = appendJSON(nil, `{"role":"custom","customType":"compaction","content":?,"display":true,"details":?,"timestamp":?}`, linesHeader+textOf(v[1]), v[3], ms())
 	case e.kind == "compaction":
 		raw = appendJSON(nil, `{"role":"compactionSummary","summary":?,"tokensBefore":?,"timestamp":?}`, v[1], orElse(v[4], "0"), ms())
 	}
@@ -914,6 +922,60 @@ func deleteSession(dir, id string) error {
 		if strings.HasPrefix(file.Name(), filepath.Base(path)) {
 			err = errors.Join(err, os.Remove(filepath.Join(dir, file.Name())))
 		}
+	}
+	return err
+}
+
+// name is the display name, "" when none was given.
+func (s *session) name() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.title
+}
+
+// backup copies the file beside itself and returns the copy's path, "" when
+// there is no file yet.
+func (s *session) backup(kind string) (path string, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if s.file == nil {
+		return "", nil
+	}
+	path = fmt.Sprintf("%s.%s.%s.bak", s.path, strings.NewReplacer(":", "-", ".", "-").Replace(time.Now().UTC().Format(isoTime)), kind)
+	return path, copyFile(s.path, path)
+}
+
+// importSession copies a session file into dir and opens the copy.
+func importSession(from, dir string) (s *session, notes []string, err error) {
+	path := filepath.Join(dir, filepath.Base(from))
+	if dir == "" {
+		return nil, nil, errors.New("there is no directory for sessions (--no-session)")
+	}
+	if path != from {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, nil, err
+		}
+		if err := copyFile(from, path); err != nil {
+			return nil, nil, err
+		}
+	}
+	return openSession(path)
+}
+
+// copyFile makes a private copy; it replaces nothing.
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Close()); err != nil {
+		os.Remove(to)
 	}
 	return err
 }

@@ -24,7 +24,7 @@ func text(role, s string) *Message {
 }
 
 // say adds messages by turns of the user and the assistant.
-func say(t testing.TB, s *session, texts ...string) {
+func userSays(t testing.TB, s *session, texts ...string) {
 	t.Helper()
 	for i, x := range texts {
 		if err := s.addMessage(text([]string{"user", "assistant"}[i%2], x), ""); err != nil {
@@ -90,7 +90,7 @@ func TestSessionGrows(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("settings alone made a file: %v", err)
 	}
-	say(t, s, "hello", "hi")
+	userSays(t, s, "hello", "hi")
 	s.append("session_info", `"name":?`, " the name ")
 	leaf := s.leafID()
 	info, err := os.Stat(s.path)
@@ -135,7 +135,7 @@ func TestSessionGrows(t *testing.T) {
 // records stay, the conversation goes on, and the piece is put aside.
 func TestSessionCut(t *testing.T) {
 	s := begin(t, t.TempDir())
-	say(t, s, "one", "two", "three\u2028 \"quoted\"", "four")
+	userSays(t, s, "one", "two", "three\u2028 \"quoted\"", "four")
 	s.close()
 	data, _ := os.ReadFile(s.path)
 	lines := bytes.SplitAfter(data, lf)
@@ -162,7 +162,7 @@ func TestSessionCut(t *testing.T) {
 		if now, _ := os.ReadFile(path); !bytes.Equal(now, data[:cut]) {
 			t.Fatalf("cut at %d: reading changed the file", cut)
 		}
-		say(t, s, "five")
+		userSays(t, s, "five")
 		s.close()
 		s, notes, err = openSession(path)
 		if err != nil {
@@ -192,7 +192,7 @@ func TestSessionLocked(t *testing.T) {
 		os.Exit(0)
 	}
 	s := begin(t, t.TempDir())
-	say(t, s, "one")
+	userSays(t, s, "one")
 	hold := func() *exec.Cmd {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestSessionLocked$")
 		cmd.Env = append(os.Environ(), "ZOT_TEST_CHILD="+s.path)
@@ -287,15 +287,15 @@ func TestSessionOfOthers(t *testing.T) {
 // TestSessionCompaction: a summary stands for what it replaced.
 func TestSessionCompaction(t *testing.T) {
 	s := begin(t, "")
-	say(t, s, "one", "two", "three", "four")
+	userSays(t, s, "one", "two", "three", "four")
 	kept := s.branch()[2].id
 	s.append("compaction", `"summary":"short","firstKeptEntryId":?,"tokensBefore":9`, kept)
-	say(t, s, "five")
-	same(t, "summary", said(s), []string{"user:" + fmt.Sprintf(compactedText, "short"), "user:three", "assistant:four", "user:five"})
+	userSays(t, s, "five")
+	same(t, "summary", said(s), []string{"user:" + summaryHeader + "short", "user:three", "assistant:four", "user:five"})
 	for _, null := range []string{`null`, `""`} {
 		s.append("compaction", `"summary":"[User]: five","firstKeptEntryId":?,"tokensBefore":9,"details":{"strategy":"verbatim-lines","promptVersion":3}`, []byte(null))
-		say(t, s, "six")
-		same(t, "lines", said(s), []string{"user:" + linesHeader + "[User]: five", "user:six"})
+		userSays(t, s, "six")
+		same(t, "lines", said(s), []string{"user:" + linesHeader + "\n\n[User]: five", "user:six"})
 	}
 	m := s.restore().messages[0]
 	same(t, "as the protocol shows it", textOf(get(appendAgentMessage(nil, m), "customType")), "compaction")
@@ -304,12 +304,12 @@ func TestSessionCompaction(t *testing.T) {
 // TestSessionTree: branches, labels, orphans, forks and clones.
 func TestSessionTree(t *testing.T) {
 	s := begin(t, t.TempDir())
-	say(t, s, "one", "two", "three", "four")
+	userSays(t, s, "one", "two", "three", "four")
 	b := s.branch()
 	if err := s.navigate(b[1].id); err != nil {
 		t.Fatal(err)
 	}
-	say(t, s, "other three")
+	userSays(t, s, "other three")
 	other := s.leafID()
 	s.append("label", `"targetId":?,"label":"here"`, b[0].id)
 	same(t, "branch", said(s), []string{"user:one", "assistant:two", "user:other three"})
@@ -355,7 +355,7 @@ func TestSessionTree(t *testing.T) {
 		t.Error("a clone is a session of its own")
 	}
 	s.navigate("")
-	say(t, s, "new root")
+	userSays(t, s, "new root")
 	same(t, "before everything", said(s), []string{"user:new root"})
 }
 
@@ -363,7 +363,7 @@ func TestSessionTree(t *testing.T) {
 // cleared, on whatever branch, and stays with one session.
 func TestSessionQueue(t *testing.T) {
 	s := begin(t, t.TempDir())
-	say(t, s, "one", "two")
+	userSays(t, s, "one", "two")
 	a, _ := s.queue("steer", text("user", "a"))
 	b, _ := s.queue("followUp", text("user", "b"))
 	c, err := s.queue("steer", text("user", "c"))
@@ -428,7 +428,7 @@ func TestSessionDamaged(t *testing.T) {
 		if all, _ := s.entriesSince(""); !json.Valid(all) || !json.Valid(s.tree()) {
 			t.Errorf("%s: clients would get %q", test.name, all)
 		}
-		say(t, s, "more")
+		userSays(t, s, "more")
 		s.close()
 		again, _ := open(t, path)
 		same(t, test.name+": and on", said(again), append(test.say, "user:more"))
@@ -455,7 +455,7 @@ func TestSessionDamaged(t *testing.T) {
 	os.WriteFile(empty, nil, 0o600)
 	s, notes := open(t, empty)
 	same(t, "an empty file: notes", len(notes), 1)
-	say(t, s, "one")
+	userSays(t, s, "one")
 	s.close()
 	s, _ = open(t, empty)
 	same(t, "an empty file", said(s), []string{"user:one"})
@@ -474,12 +474,12 @@ func TestSessionOldVersions(t *testing.T) {
 		`{"type":"message","timestamp":"2025-11-01T00:00:01.000Z","message":{"role":"user","content":"one"}}`,
 		`{"type":"message","timestamp":"2025-11-01T00:00:02.000Z","message":{"role":"user","content":"two"}}`,
 		`{"type":"compaction","timestamp":"2025-11-01T00:00:03.000Z","summary":"short","firstKeptEntryIndex":2,"tokensBefore":9}`)
-	want := []string{"user:" + fmt.Sprintf(compactedText, "short"), "user:two"}
+	want := []string{"user:" + summaryHeader + "short", "user:two"}
 	for _, more := range []string{"three", "four"} {
 		s, notes := open(t, path)
 		same(t, "notes", notes, []string(nil))
 		same(t, "version 1", said(s), want)
-		say(t, s, more)
+		userSays(t, s, more)
 		s.close()
 		want = append(want, "user:"+more)
 	}
@@ -501,7 +501,7 @@ func TestSessionStore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		say(t, s, "hello "+id)
+		userSays(t, s, "hello "+id)
 		s.close()
 		os.Chtimes(s.path, time.Time{}, time.Now().Add(time.Duration(i)*time.Minute))
 	}

@@ -46,12 +46,12 @@ func TestSessionDiskFull(t *testing.T) {
 			t.Fatalf("a new file: %v, %v", err, missing)
 		}
 		syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit)
-		say(t, s, "two")
+		userSays(t, s, "two")
 		fmt.Println("the disk was full")
 		return
 	}
 	s := begin(t, t.TempDir())
-	say(t, s, "one")
+	userSays(t, s, "one")
 	s.close()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestSessionDiskFull$", "-test.v")
 	cmd.Env = append(os.Environ(), "ZOT_TEST_CHILD="+s.path)
