@@ -81,16 +81,7 @@ func projectDirs(cwd string) (dirs []string) {
 // readText reads a file that goes to the model: without byte order mark, lines
 // ending in \n, bad UTF-8 repaired.
 func readText(path string) (string, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return "", err
-	case !info.Mode().IsRegular(): // opening a FIFO would wait for its writer
-		return "", fmt.Errorf("%s is not a regular file", path)
-	case info.Size() > maxTextFile:
-		return "", fmt.Errorf("%s is larger than %d KiB", path, maxTextFile>>10)
-	}
-	data, err := os.ReadFile(path)
+	data, err := readRegular(path, maxTextFile)
 	text := strings.TrimPrefix(strings.ToValidUTF8(string(data), "\ufffd"), "\ufeff")
 	return strings.ReplaceAll(text, "\r\n", "\n"), err
 }

@@ -63,7 +63,7 @@ func newScript(model string) (provider, error) {
 	if model == "demo" {
 		return demo{}, nil
 	}
-	data, err := readRegular(model)
+	data, err := readRegular(model, maxConfig)
 	if err != nil {
 		return nil, fmt.Errorf("the model of --provider script is \"demo\" or a script file: %w", err)
 	}
