@@ -21,9 +21,9 @@ import (
 	"unicode"
 )
 
-type anthropicWire struct{}
+var anthropicWire = wireFormat{"/v1/messages", anthropicHeader, anthropicBody, func(a *assembler) streamParser { return &anthropicParser{a: a} }}
 
-func (anthropicWire) endpoint(base, key string, r *request, h http.Header) string {
+func anthropicHeader(h http.Header, key string, r *request) {
 	h.Set("anthropic-version", "2023-06-01")
 	if key != "" {
 		h.Set("x-api-key", key)
@@ -31,8 +31,6 @@ func (anthropicWire) endpoint(base, key string, r *request, h http.Header) strin
 	if _, budget := anthropicBudget(r); budget > 0 {
 		h.Set("anthropic-beta", "interleaved-thinking-2025-05-14") // thinking between tool calls too
 	}
-	base = strings.TrimSuffix(strings.TrimRight(base, "/"), "/v1")
-	return base + "/v1/messages"
 }
 
 // anthropicBudget returns max_tokens and the part of it that the model may
@@ -48,7 +46,7 @@ func anthropicBudget(r *request) (maxTokens, budget int) {
 	return maxTokens, min(budget, maxTokens/2) // half at least is left for the answer
 }
 
-func (anthropicWire) body(r *request) [][]byte {
+func anthropicBody(r *request) [][]byte {
 	m := r.model
 	key := fmt.Sprintf("anthropic %t %s %s", m.Vision, m.Provider, m.ID)
 	parts := append(make([][]byte, 0, 3*len(r.messages)+2), anthropicHead(r))
@@ -204,8 +202,6 @@ func anthropicID(id string, m *Model, asked *Message) string {
 	}
 	return wireID(fmt.Sprintf("%d %s", asked.Time.UnixMilli(), id), wordID)
 }
-
-func (anthropicWire) parser(a *assembler) streamParser { return &anthropicParser{a: a} }
 
 // anthropicParser reads the events of one answer.
 type anthropicParser struct {

@@ -15,26 +15,17 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// chatWire is the wire format of POST {base}/chat/completions.
-type chatWire struct{}
+var chatWire = wireFormat{"/chat/completions", bearer, chatBody, func(a *assembler) streamParser { return &chatParser{a: a} }}
 
-func (chatWire) endpoint(base, key string, _ *request, h http.Header) string {
-	if key != "" { // local servers have none
-		h.Set("Authorization", "Bearer "+key)
-	}
-	return strings.TrimRight(base, "/") + "/chat/completions"
-}
-
-// body encodes a request: the model, messages, tools, stream, the limit and
+// chatBody encodes a request: the model, messages, tools, stream, the limit and
 // the reasoning fields, in this order, so that equal beginnings of transcripts
 // are equal bytes.
-func (chatWire) body(r *request) [][]byte {
+func chatBody(r *request) [][]byte {
 	m := r.model
 	list := chatList{parts: make([][]byte, 1, 2*len(r.messages)+8), model: m}
 	list.parts[0] = appendJSON(nil, `{"model":?,"messages":[`, m.ID)
@@ -277,8 +268,6 @@ type chatCall struct {
 	block           int
 }
 
-func (chatWire) parser(a *assembler) streamParser { return &chatParser{a: a} }
-
 func (p *chatParser) event(name string, data []byte) (meaningful bool, err error) {
 	v, whole := pick(data, "choices", "usage", "x_groq", "error", "object")
 	if !whole { // a gateway may lose the end of an event together with its line end
@@ -299,6 +288,8 @@ func (p *chatParser) event(name string, data []byte) (meaningful bool, err error
 		return true, streamError(p.failure)
 	case string(v[4]) == `"error"`, name == "json" && v[0] == nil:
 		return true, streamError(data)
+	case p.progress && p.finish != "" && p.a.msg.Usage != nil:
+		return true, errComplete
 	}
 	return p.progress, nil
 }

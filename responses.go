@@ -15,23 +15,15 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strings"
 )
 
-type responsesWire struct{}
+var responsesWire = wireFormat{"/responses", bearer, responsesBody, func(a *assembler) streamParser { return &responsesParser{a: a} }}
 
-func (responsesWire) endpoint(base, key string, _ *request, h http.Header) string {
-	if key != "" {
-		h.Set("Authorization", "Bearer "+key)
-	}
-	return strings.TrimRight(base, "/") + "/responses"
-}
-
-// body has the conversation last, so that two requests of a session are the
+// responsesBody has the conversation last, so that two requests of a session are the
 // same up to the first new item.
-func (responsesWire) body(r *request) [][]byte {
+func responsesBody(r *request) [][]byte {
 	key := fmt.Sprintf("responses %s %s %t", r.model.Provider, r.model.ID, r.model.Vision)
 	separator := []byte(",")
 	parts := append(make([][]byte, 0, 2*len(r.messages)+2), responsesHead(r))
@@ -151,8 +143,6 @@ func responsesItems(model *Model, m *Message) (b []byte) {
 	}
 	return b[:whole]
 }
-
-func (responsesWire) parser(a *assembler) streamParser { return &responsesParser{a: a} }
 
 // responsesParser assembles the output items of one response.
 type responsesParser struct {
