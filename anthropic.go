@@ -378,8 +378,7 @@ func (p *anthropicParser) usage(counts []byte) {
 		}
 	}
 	if thinking := get(v[4], "thinking_tokens"); thinking != nil {
-		n := count(thinking)
-		u.Reasoning = &n
+		u.Reasoning = new(count(thinking))
 	}
 }
 

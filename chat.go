@@ -11,12 +11,9 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -27,14 +24,18 @@ var chatWire = wireFormat{"/chat/completions", bearer, chatBody, func(a *assembl
 // are equal bytes.
 func chatBody(r *request) [][]byte {
 	m := r.model
-	list := chatList{parts: make([][]byte, 1, 2*len(r.messages)+8), model: m}
-	list.parts[0] = appendJSON(nil, `{"model":?,"messages":[`, m.ID)
+	parts := append(make([][]byte, 0, len(r.messages)+8), appendJSON(nil, `{"model":?,"messages":[`, m.ID))
+	add := func(message []byte) {
+		if len(message) > 0 {
+			parts = append(parts, message)
+		}
+	}
 	if r.system != "" {
 		role := "system"
 		if m.Provider == "openai" && len(m.Levels) > 0 {
 			role = "developer"
 		}
-		list.add("system", appendJSON(nil, `{"role":?,"content":?}`, role, r.system))
+		add(appendJSON(nil, `,{"role":?,"content":?}`, role, r.system))
 	}
 	// Kimi gets tools at the place where a result activated them, so that the
 	// prefix before stays cached.
@@ -49,67 +50,51 @@ func chatBody(r *request) [][]byte {
 		if msg.wire.key != key {
 			msg.wire = encoded{key: key, part: encodeChat(msg, m)}
 		}
-		list.add(msg.Role, msg.wire.part[0])
+		add(msg.wire.part[0])
 		images = append(images, msg.wire.part[1]...)
 		tools = activate(tools, r, msg)
-		if i+1 < len(r.messages) && r.messages[i+1].Role == "tool" {
+		next := ""
+		if i+1 < len(r.messages) {
+			next = r.messages[i+1].Role
+		}
+		if next == "tool" {
 			continue
 		}
 		if len(tools) > announced {
-			list.add("system", appendJSON(nil, `{"role":"system","tools":?}`, appendTools(nil, tools[announced:], chatTool)))
+			add(appendJSON(nil, `,{"role":"system","tools":?}`, appendTools(nil, tools[announced:], chatTool)))
 			announced = len(tools)
 		}
-		if len(images) > 0 {
-			list.add("user", appendJSON(nil, `{"role":"user","content":[{"type":"text","text":"Images of the tool results above:"}?]}`, images))
+		if msg.Role == "tool" && isMistral(m) && (next == "user" || images != nil) { // which refuses a user message there
+			add([]byte(`,{"role":"assistant","content":"Done."}`))
+		}
+		if images != nil {
+			add(appendJSON(nil, `,{"role":"user","content":[{"type":"text","text":"Images of the tool results above:"}?]}`, images))
 			images = nil
 		}
 	}
-
-	if len(offered) > 0 {
-		list.parts = append(list.parts, appendTools([]byte(`],"tools":`), offered, chatTool))
-	} else {
-		list.parts = append(list.parts, []byte("]"))
+	if len(parts) > 1 {
+		parts[1] = parts[1][1:] // the first has no comma before it
 	}
 	size := 0
-	for _, part := range list.parts {
+	for _, part := range parts {
 		size += len(part)
 	}
-	tail := []byte(`,"stream":true,"stream_options":{"include_usage":true}`)
+	tail := []byte("]")
+	if len(offered) > 0 {
+		tail = appendTools([]byte(`],"tools":`), offered, chatTool)
+		size += len(tail)
+	}
+	tail = append(tail, `,"stream":true,"stream_options":{"include_usage":true}`...)
 	if n := chatLimit(r, size); n > 0 && m.Provider == "openai" {
 		tail = appendJSON(tail, `,"max_completion_tokens":?`, n)
 	} else if n > 0 {
 		tail = appendJSON(tail, `,"max_tokens":?`, n)
 	}
 	tail = append(appendChatReasoning(tail, r), '}')
-	return append(list.parts, tail)
+	return append(parts, tail)
 }
 
 const chatTool = `{"type":"function","function":{"name":?,"description":?,"parameters":?}}`
-
-// chatList joins encoded messages.
-type chatList struct {
-	model *Model
-	parts [][]byte
-	last  string // role of the last message
-}
-
-var (
-	chatComma  = []byte(",")
-	chatBridge = []byte(`,{"role":"assistant","content":"Done."}`)
-)
-
-func (l *chatList) add(role string, message []byte) {
-	if message == nil {
-		return
-	}
-	if l.last == "tool" && role == "user" && isMistral(l.model) { // which refuses this order
-		l.parts = append(l.parts, chatBridge)
-	}
-	if l.last != "" {
-		l.parts = append(l.parts, chatComma)
-	}
-	l.parts, l.last = append(l.parts, message), role
-}
 
 // chatLimit is how many tokens may be generated, 0 when the server decides.
 // Some servers refuse a limit that does not fit into the window beside the
@@ -149,11 +134,11 @@ func appendChatReasoning(b []byte, r *request) []byte {
 
 // encodeChat encodes one message. The first part is the message, nil when
 // there is nothing to send; the second the images of a tool result, each as a
-// content part behind a comma.
+// content part. All stand behind a comma.
 func encodeChat(msg *Message, m *Model) (part [2][]byte) {
 	if msg.Role == "tool" {
 		text, images := splitResult(m, msg.Content)
-		b := appendJSON(nil, `{"role":"tool","tool_call_id":?`, chatToolID(msg.CallID, m))
+		b := appendJSON(nil, `,{"role":"tool","tool_call_id":?`, chatToolID(msg.CallID, m))
 		if m.Provider == "google" { // which refuses a result without it
 			b = appendJSON(b, `,"name":?`, wireToolName(msg.ToolName))
 		}
@@ -167,9 +152,9 @@ func encodeChat(msg *Message, m *Model) (part [2][]byte) {
 	case msg.Role == "assistant":
 		part[0] = encodeChatAssistant(msg, m, text)
 	case images != nil:
-		part[0] = appendJSON(nil, `{"role":"user","content":[?]}`, chatParts(blocks)[1:])
+		part[0] = appendJSON(nil, `,{"role":"user","content":[?]}`, chatParts(blocks)[1:])
 	case text != "":
-		part[0] = appendJSON(nil, `{"role":"user","content":?}`, text)
+		part[0] = appendJSON(nil, `,{"role":"user","content":?}`, text)
 	}
 	return part
 }
@@ -208,9 +193,9 @@ func encodeChatAssistant(msg *Message, m *Model, text string) []byte {
 	if text == "" && calls == nil {
 		return nil
 	}
-	b := []byte(`{"role":"assistant","content":null`)
+	b := []byte(`,{"role":"assistant","content":null`)
 	if text != "" {
-		b = appendJSON(nil, `{"role":"assistant","content":?`, text)
+		b = appendJSON(nil, `,{"role":"assistant","content":?`, text)
 	}
 	if details != "" {
 		b = append(append(b, `,"reasoning_details":`...), details...)
@@ -241,14 +226,10 @@ func chatToolID(id string, m *Model) string {
 	switch {
 	case strings.Contains(strings.ToLower(m.ID), "kimi"):
 		return wireID(id, kimiID)
-	case !isMistral(m):
-		return wireID(id, chatID)
-	case mistralID().MatchString(id):
-		return id
+	case isMistral(m):
+		return strings.TrimPrefix(wireID(id, mistralID), "call_")[:9]
 	}
-	sum := sha256.Sum256([]byte(id))
-	digits := "00000000" + strconv.FormatUint(binary.BigEndian.Uint64(sum[:]), 36)
-	return digits[len(digits)-9:]
+	return wireID(id, chatID)
 }
 
 // chatParser reads the chunks of an answer, or a whole answer as one chunk.

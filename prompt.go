@@ -263,26 +263,19 @@ func isDir(path string) bool {
 
 // skillTool is the tool by which the model loads one of the skills.
 func skillTool(skills []promptFile) *tool {
-	return &tool{
-		name:        "skill",
-		description: "Load the instructions of one of the available skills.",
-		schema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string",` +
-			`"description":"name of the skill"}},"required":["name"]}`),
-		readOnly: true,
-		run: func(_ context.Context, c *toolCall) toolResult {
-			args, _ := parseObject(c.args) // the agent has checked that it is one
-			name, err := args.str("name")
-			if err != nil {
-				return errorResult("bad arguments: " + err.Error())
-			}
+	t := newTool("skill", "Load the instructions of one of the available skills.",
+		`{"type":"object","properties":{"name":{"type":"string","description":"name of the skill"}},"required":["name"]}`,
+		func(_ context.Context, a *arguments, _ func(string)) (r toolResult, err error) {
+			name := a.str("name")
 			for _, s := range skills {
 				if s.name == name {
-					return toolResult{content: []Block{{Type: "text", Text: s.body}}}
+					return textResult("%s", s.body), nil
 				}
 			}
-			return errorResult(fmt.Sprintf("no skill is named %q: take a name from the list of available skills", name))
-		},
-	}
+			return r, fmt.Errorf("no skill is named %q: take a name from the list of available skills", name)
+		})
+	t.readOnly = true
+	return t
 }
 
 // expand replaces `/skill:name args` and `/template args` by what they stand

@@ -196,7 +196,6 @@ func loadCatalog(home string) (catalog, error) {
 			c = append(c, p)
 		}
 	}
-	c = append(c, scriptCatalog())
 	return c.merge(filepath.Join(home, "models.json"))
 }
 

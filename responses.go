@@ -25,30 +25,22 @@ var responsesWire = wireFormat{"/responses", bearer, responsesBody, func(a *asse
 // same up to the first new item.
 func responsesBody(r *request) [][]byte {
 	key := fmt.Sprintf("responses %s %s %t", r.model.Provider, r.model.ID, r.model.Vision)
-	separator := []byte(",")
-	parts := append(make([][]byte, 0, 2*len(r.messages)+2), responsesHead(r))
-	add := func(item []byte) {
-		if len(item) == 0 {
-			return
-		}
-		if len(parts) > 1 {
-			parts = append(parts, separator)
-		}
-		parts = append(parts, item)
-	}
+	parts := append(make([][]byte, 0, len(r.messages)+2), responsesHead(r))
 	var images [][]byte // of tool results; they follow the last result of a message's calls
 	for i, m := range r.messages {
 		if m.wire.key != key {
 			m.wire = encoded{key, encodeResponses(r.model, m)}
 		}
-		add(m.wire.part[0])
+		parts = append(parts, m.wire.part[0])
 		images = append(images, m.wire.part[1])
 		if i+1 == len(r.messages) || r.messages[i+1].Role != "tool" {
-			for _, message := range images {
-				add(message)
-			}
+			parts = append(parts, images...)
 			images = images[:0]
 		}
+	}
+	parts = slices.DeleteFunc(parts, func(part []byte) bool { return len(part) == 0 })
+	if len(parts) > 1 {
+		parts[1] = parts[1][1:] // the first item has no comma before it
 	}
 	return append(parts, []byte("]}"))
 }
@@ -82,6 +74,7 @@ func responsesHead(r *request) []byte {
 
 // encodeResponses encodes a message: its input items and, of a tool result,
 // the user message with the result's images, since an output is text only.
+// Each item stands behind a comma.
 func encodeResponses(model *Model, m *Message) (part [2][]byte) {
 	switch m.Role {
 	case "assistant":
@@ -89,7 +82,7 @@ func encodeResponses(model *Model, m *Message) (part [2][]byte) {
 	case "tool":
 		id := wireID(m.CallID, wordID)
 		text, images := splitResult(model, m.Content)
-		part[0] = appendJSON(nil, `{"type":"function_call_output","call_id":?,"output":?}`, id, text)
+		part[0] = appendJSON(nil, `,{"type":"function_call_output","call_id":?,"output":?}`, id, text)
 		if images != nil {
 			title := Block{Type: "text", Text: "The result of " + m.ToolName + " (call " + id + ") has these images:"}
 			part[1] = responsesUser(model, append([]Block{title}, images...))
@@ -112,7 +105,7 @@ func responsesUser(model *Model, content []Block) (b []byte) {
 	if b == nil {
 		return nil
 	}
-	return appendJSON(nil, `{"type":"message","role":"user","content":[?]}`, b)
+	return appendJSON(nil, `,{"type":"message","role":"user","content":[?]}`, b)
 }
 
 // reasoningItem is how the Signature of a thinking block begins that was made
@@ -126,16 +119,16 @@ func responsesItems(model *Model, m *Message) (b []byte) {
 	for _, c := range m.Content {
 		switch {
 		case c.Type == "thinking" && own && strings.HasPrefix(c.Signature, reasoningItem):
-			b = append(comma(b), c.Signature...)
+			b = append(append(b, ','), c.Signature...)
 			continue
 		case c.Type == "text" && !blank(c.Text):
-			b = appendJSON(comma(b), `{"type":"message","role":"assistant","content":[{"type":"output_text","text":?}]`, c.Text)
+			b = appendJSON(b, `,{"type":"message","role":"assistant","content":[{"type":"output_text","text":?}]`, c.Text)
 			if own && c.Signature != "" {
 				b = appendJSON(b, `,"phase":?`, c.Signature)
 			}
 			b = append(b, '}')
 		case c.Type == "tool_call":
-			b = appendJSON(comma(b), `{"type":"function_call","call_id":?,"name":?,"arguments":?}`, wireID(c.ID, wordID), wireToolName(c.Name), string(c.Args))
+			b = appendJSON(b, `,{"type":"function_call","call_id":?,"name":?,"arguments":?}`, wireID(c.ID, wordID), wireToolName(c.Name), string(c.Args))
 		default:
 			continue
 		}
@@ -412,8 +405,7 @@ func responsesUsage(usage []byte) *Usage {
 	u := &Usage{Output: count(v[1]), CacheRead: count(get(v[2], "cached_tokens")), CacheWrite: count(get(v[2], "cache_write_tokens"))}
 	u.Input = max(0, count(v[0])-u.CacheRead-u.CacheWrite)
 	if reasoning := get(v[3], "reasoning_tokens"); reasoning != nil {
-		n := count(reasoning)
-		u.Reasoning = &n
+		u.Reasoning = new(count(reasoning))
 	}
 	return u
 }

@@ -108,7 +108,7 @@ func sameHost(r *http.Request, via []*http.Request) error {
 
 // call makes one attempt.
 func (p *httpProvider) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
-	a := &assembler{on: on, msg: &Message{Role: "assistant", Time: time.Now(), Provider: r.model.Provider, Model: r.model.ID}}
+	a := newAnswer(r, on)
 	key, err := p.key()
 	if err != nil {
 		return a.msg, &providerError{message: err.Error()}
@@ -384,6 +384,11 @@ type assembler struct {
 	msg  *Message
 	on   func(delta)
 	text [][]byte // of each block so far; nil once it ended
+}
+
+// newAnswer begins the answer to a request.
+func newAnswer(r *request, on func(delta)) *assembler {
+	return &assembler{on: on, msg: &Message{Role: "assistant", Time: time.Now(), Provider: r.model.Provider, Model: r.model.ID}}
 }
 
 // start opens a block and returns its index.
