@@ -174,7 +174,7 @@ func TestAnthropicStopReasons(t *testing.T) {
 				"data: {\"type\":\"message_start\",\"message\":" + message + "}\n\ndata: {\"type\":\"message_stop\"}\n\n",
 				"\r\n" + message,
 			} {
-				p := &anthropicParser{a: &assembler{msg: &Message{}, on: func(delta) {}}}
+				p := anthropicWire.parser(&assembler{msg: &Message{}, on: func(delta) {}}).(*anthropicParser)
 				err := read(&guard{body: strings.NewReader(body)}, p, 0)
 				p.a.msg.Content = nil
 				if got := describe(p.a.msg, err); got != want {
@@ -636,7 +636,7 @@ func BenchmarkAnthropicDeltaEncodingJSON(b *testing.B) {
 
 // openAnthropicBlock is a parser in the middle of a text.
 func openAnthropicBlock() *anthropicParser {
-	p := &anthropicParser{a: &assembler{msg: &Message{}, on: func(delta) {}}}
+	p := anthropicWire.parser(&assembler{msg: &Message{}, on: func(delta) {}}).(*anthropicParser)
 	p.startBlock(0, []byte(`{"type":"text","text":""}`))
 	return p
 }
@@ -651,7 +651,7 @@ func BenchmarkAnthropicStream(b *testing.B) {
 	b.SetBytes(int64(s.Len()))
 	b.ReportAllocs()
 	for b.Loop() {
-		p := &anthropicParser{a: &assembler{msg: &Message{}, on: func(delta) {}}}
+		p := anthropicWire.parser(&assembler{msg: &Message{}, on: func(delta) {}}).(*anthropicParser)
 		if err := read(&guard{body: bytes.NewReader(s.Bytes())}, p, 0); err != nil {
 			b.Fatal(err)
 		}

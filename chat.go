@@ -160,15 +160,8 @@ func encodeChat(msg *Message, m *Model) (part [2][]byte) {
 }
 
 // chatParts encodes texts and images as content parts, each behind a comma.
-func chatParts(blocks []Block) (dst []byte) {
-	for _, b := range blocks {
-		if b.Type == "text" {
-			dst = appendJSON(dst, `,{"type":"text","text":?}`, b.Text)
-		} else {
-			dst = appendJSON(dst, `,{"type":"image_url","image_url":{"url":?}}`, "data:"+b.MimeType+";base64,"+b.Data)
-		}
-	}
-	return dst
+func chatParts(blocks []Block) []byte {
+	return appendParts(nil, blocks, `,{"type":"text","text":?}`, `,{"type":"image_url","image_url":{"url":"data:?;base64,?"}}`)
 }
 
 func encodeChatAssistant(msg *Message, m *Model, text string) []byte {

@@ -99,12 +99,9 @@ func (m *Model) clamp(level string) string {
 		return level // that router clamps by itself
 	}
 	i := slices.Index(reasoningLevels, level)
-	for j := i; j >= 0; j-- {
-		if _, ok := m.Levels[reasoningLevels[j]]; ok {
-			return reasoningLevels[j]
-		}
-	}
-	for _, l := range reasoningLevels[i+1:] {
+	nearest := slices.Clone(reasoningLevels[:i+1])
+	slices.Reverse(nearest)
+	for _, l := range append(nearest, reasoningLevels[i+1:]...) {
 		if _, ok := m.Levels[l]; ok {
 			return l
 		}
@@ -399,6 +396,19 @@ func sendable(m *Model, content []Block) (blocks []Block) {
 		}
 	}
 	return blocks
+}
+
+// appendParts appends texts and images by a wire format's templates: an image's
+// has a ? for its type and one for its base64, both within quotes.
+func appendParts(dst []byte, blocks []Block, text, image string) []byte {
+	for _, b := range blocks {
+		if b.Type == "image" {
+			dst = appendJSON(dst, image, []byte(b.MimeType), []byte(b.Data))
+		} else {
+			dst = appendJSON(dst, text, b.Text)
+		}
+	}
+	return dst
 }
 
 // split joins the texts of a message and lists its images.

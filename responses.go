@@ -95,17 +95,11 @@ func encodeResponses(model *Model, m *Message) (part [2][]byte) {
 
 // responsesUser encodes a user message; nil when there is nothing in it.
 func responsesUser(model *Model, content []Block) (b []byte) {
-	for _, c := range sendable(model, content) {
-		if c.Type == "image" {
-			b = appendJSON(comma(b), `{"type":"input_image","detail":"auto","image_url":?}`, "data:"+c.MimeType+";base64,"+c.Data)
-		} else {
-			b = appendJSON(comma(b), `{"type":"input_text","text":?}`, c.Text)
-		}
-	}
+	b = appendParts(nil, sendable(model, content), `,{"type":"input_text","text":?}`, `,{"type":"input_image","detail":"auto","image_url":"data:?;base64,?"}`)
 	if b == nil {
 		return nil
 	}
-	return appendJSON(nil, `,{"type":"message","role":"user","content":[?]}`, b)
+	return appendJSON(nil, `,{"type":"message","role":"user","content":[?]}`, b[1:])
 }
 
 // reasoningItem is how the Signature of a thinking block begins that was made
