@@ -555,7 +555,7 @@ func (e *extension) logf(format string, values ...any) {
 
 // notice tells the client something about the extension. No lock may be held.
 func (e *extension) notice(level, format string, values ...any) {
-	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Text: fmt.Sprintf(format, values...)})
+	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Fault: true, Text: fmt.Sprintf(format, values...)})
 }
 
 // readFrames takes the frames of an extension until the pipe ends or is closed.
@@ -637,7 +637,7 @@ func (e *extension) show(typ string, o object) {
 		if !slices.Contains([]string{"info", "success", "warn", "error"}, level) {
 			level = "info"
 		}
-		e.notice(level, "%s", o.text("message"))
+		e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Text: o.text("message")})
 	case "display":
 		e.host.tell(&Event{Type: "ext_display", Extension: e.Name, Text: cmp.Or(o.text("display"), o.text("text"))})
 	case "clear_notes":

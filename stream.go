@@ -388,7 +388,7 @@ type assembler struct {
 
 // newAnswer begins the answer to a request.
 func newAnswer(r *request, on func(delta)) *assembler {
-	return &assembler{on: on, msg: &Message{Role: "assistant", Time: time.Now(), Provider: r.model.Provider, Model: r.model.ID}}
+	return &assembler{on: on, msg: assistantMessage(r.model)}
 }
 
 // start opens a block and returns its index.
@@ -396,7 +396,7 @@ func (a *assembler) start(b Block) int {
 	i := len(a.msg.Content)
 	a.msg.Content = append(a.msg.Content, b)
 	a.text = append(a.text, make([]byte, 0, 64))
-	a.on(delta{phase: "start", index: i, block: &a.msg.Content[i]})
+	a.on(delta{phase: "start", index: i, block: &a.msg.Content[i], usage: a.msg.Usage})
 	return i
 }
 
@@ -445,7 +445,7 @@ func (a *assembler) addJSON(i int, v []byte) {
 func (a *assembler) grow(i int, text []byte) {
 	if old := len(a.text[i]); a.text[i] != nil && len(text) > old {
 		a.text[i] = text
-		a.on(delta{phase: "delta", index: i, block: &a.msg.Content[i], text: text[old:]})
+		a.on(delta{phase: "delta", index: i, block: &a.msg.Content[i], text: text[old:], usage: a.msg.Usage})
 	}
 }
 
@@ -462,7 +462,7 @@ func (a *assembler) end(i int) {
 		b.setArgs(a.text[i])
 	}
 	a.text[i] = nil
-	a.on(delta{phase: "end", index: i, block: b})
+	a.on(delta{phase: "end", index: i, block: b, usage: a.msg.Usage})
 }
 
 // finish completes every open block.
