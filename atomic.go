@@ -596,7 +596,7 @@ func (s *atomicServer) logout(c *command) (any, error) {
 		return nil, err
 	}
 	status := json.RawMessage(`{"configured":false}`)
-	for _, key := range p.EnvKeys {
+	for key := range strings.SplitSeq(p.APIKeyEnv, ",") {
 		if os.Getenv(key) != "" {
 			status = appendJSON(nil, `{"configured":true,"source":"environment","label":?}`, key)
 			break
