@@ -4,7 +4,10 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,12 +25,17 @@ type slashCommand struct {
 func (t *tui) commands() []slashCommand {
 	return []slashCommand{
 		{"help", "", "this list, and the keys", func(string) { t.help() }},
-		{"model", "[ID]", "choose the model", t.chooseAnswerer},
+		{"model", "[ID]", "choose the model", t.chooseModel},
 		{"reasoning", "[LEVEL]", "how much the model thinks", t.chooseReasoning},
 		{"compact", "", "replace the older part of the conversation by a summary", func(string) {
 			t.enqueue("/compact", func() { t.start(t.agent.compactJob) })
 		}},
-		{"clear", "", "forget the conversation", func(string) { t.clear() }},
+		{"clear", "", "begin anew, and forget the notes", func(string) { t.clear() }},
+		{"new", "", "begin a new session", func(string) { t.clear() }},
+		{"resume", "", "go on with another session", func(string) { t.chooseSession() }},
+		{"fork", "", "go back before a message, in a session of its own", func(string) { t.fork() }},
+		{"name", "[NAME]", "name the session", t.name},
+		{"export", "[FILE]", "write the conversation as an HTML page", t.export},
 		{"skills", "", "list the skills", func(string) { t.listSkills() }},
 		{"tools", "", "list the tools", func(string) { t.listTools() }},
 		{"reload-ext", "", "start the extensions anew", func(string) { t.reload() }},
@@ -79,68 +87,48 @@ func (t *tui) printPair(name, text string) {
 	t.screen.print(appendCells(cells, strings.Join(strings.Fields(text), " "), asPlain, 0), 17, true)
 }
 
-// chooseAnswerer changes the model: by its id, also behind "provider/", or from
-// a list of those that can be used.
-func (t *tui) chooseAnswerer(id string) {
-	all, err := loadCatalog(t.home)
-	if err != nil {
-		t.fail(err)
-		return
-	}
-	if id != "" {
-		t.useModel(all, id)
+// chooseModel changes the model: by its id, also behind "provider/", or from a
+// list of those that can be used.
+func (t *tui) chooseModel(ref string) {
+	if ref != "" {
+		t.useModel(ref)
 		return
 	}
 	p := &picker{title: "Model"}
-	for _, info := range all {
-		if key, err := credential(info, t.apiKeyOf(info), t.home); err != nil || key == "" && info.API != "script" && info != t.provider {
+	for _, info := range t.catalog {
+		key, err := credential(info, t.keyFor(info), t.home)
+		if err != nil || key == "" && info.API != "script" && info.Name != t.provider.Name {
 			continue
 		}
 		for _, m := range info.models() {
 			ref := info.Name + "/" + m.ID
-			p.items = append(p.items, item{ref, fmt.Sprintf("%dk", m.ContextWindow/1000), func() { t.useModel(all, ref) }})
+			p.items = append(p.items, item{ref, fmt.Sprintf("%dk", m.ContextWindow/1000), func() { t.useModel(ref) }})
 		}
 	}
 	t.pick = p
 }
 
-// apiKeyOf is the key of the command line, which is for the provider that was
-// chosen there.
-func (t *tui) apiKeyOf(info *providerInfo) string {
-	if info.Name == t.provider.Name {
-		return t.apiKey
-	}
-	return ""
-}
-
-func (t *tui) useModel(all catalog, ref string) {
-	info, id := t.provider, ref
-	if name, rest, found := strings.Cut(ref, "/"); found {
-		if other, err := all.provider(name); err == nil {
-			info, id = other, rest
+func (t *tui) useModel(ref string) {
+	name, id, found := strings.Cut(ref, "/")
+	info, err := t.catalog.provider(name)
+	if !found || err != nil {
+		id = ref
+		if info, err = t.catalog.provider(t.agent.model.Provider); err == nil && !slices.ContainsFunc(info.models(), func(m *Model) bool { return m.ID == id }) {
+			info, err = t.catalog.provider(cmp.Or(owner(t.catalog, id), info.Name))
 		}
-	} else if name := owner(all, ref); name != "" && !slices.ContainsFunc(info.models(), func(m *Model) bool { return m.ID == ref }) {
-		info, _ = all.provider(name)
 	}
-	m, err := info.model(id)
-	if err != nil {
-		t.fail(err)
-		return
+	var m *Model
+	if err == nil {
+		m, err = info.model(id)
 	}
-	err = t.agent.whenIdle(func() error {
-		was, key := t.provider, t.apiKey
-		if info.Name != was.Name {
-			t.provider, t.apiKey, t.baseURL = info, "", ""
-		}
+	if err == nil {
 		m = t.configured(m)
-		p, err := t.client(m)
-		if err != nil {
-			t.provider, t.apiKey = was, key
-			return err
+		var client provider
+		if client, err = t.client(m); err == nil {
+			t.agent.choose(func(c *choice) { c.model, c.provider = m, client })
+			err = t.record("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID)
 		}
-		t.agent.setModel(m, p)
-		return nil
-	})
+	}
 	if err != nil {
 		t.fail(err)
 		return
@@ -149,11 +137,23 @@ func (t *tui) useModel(all catalog, ref string) {
 	t.say("model: %s", m.ID)
 }
 
+// record notes something in the session, if there is one.
+func (t *tui) record(kind, template string, values ...any) (err error) {
+	if s := t.agent.currentSession(); s != nil {
+		_, err = s.append(kind, template, values...)
+	}
+	return err
+}
+
 func (t *tui) chooseReasoning(word string) {
+	t.agent.mu.Lock()
+	m := t.agent.chosen().model
+	t.agent.mu.Unlock()
 	set := func(word string) {
 		level, err := parseReasoning(word)
 		if err == nil {
-			err = t.agent.whenIdle(func() error { t.agent.reasoning = level; return nil })
+			t.agent.choose(func(c *choice) { c.reasoning = level })
+			err = t.record("thinking_level_change", `"thinkingLevel":?`, levelName(m, level))
 		}
 		if err != nil {
 			t.fail(err)
@@ -166,27 +166,159 @@ func (t *tui) chooseReasoning(word string) {
 		return
 	}
 	p := &picker{title: "Reasoning"}
-	for _, level := range reasoningLevels {
-		if _, ok := t.agent.model.Levels[level]; ok {
-			word := zotLevels([]string{level})[0]
-			p.items = append(p.items, item{word, "", func() { set(word) }})
-		}
-	}
-	if len(p.items) == 0 {
-		t.fail(fmt.Errorf("%s has no reasoning levels", t.agent.model.ID))
-		return
+	for _, level := range zotLevels(levels(m)) {
+		p.items = append(p.items, item{level, "", func() { set(level) }})
 	}
 	t.pick = p
 }
 
-func (t *tui) clear() {
-	if err := t.agent.whenIdle(func() error { t.agent.clear(); return nil }); err != nil {
+// open goes on with another session in the place of the open one.
+func (t *tui) open(next *session, notes []string, err error) bool {
+	if err != nil {
+		t.fail(err)
+		return false
+	}
+	r := next.restore()
+	a, old := t.agent, t.agent.currentSession()
+	if err := a.whenIdle(func() error { a.resume(next, r); return nil }); err != nil {
+		next.close()
+		t.fail(err)
+		return false
+	}
+	if old != nil {
+		old.close()
+	}
+	if m := t.restoredModel(r); m != nil {
+		if client, err := t.client(m); err == nil {
+			a.choose(func(c *choice) { c.model, c.provider, c.reasoning = m, client, cmp.Or(r.level, c.reasoning) })
+		}
+	}
+	t.notes, t.result, t.context = nil, nil, 0
+	for _, n := range notes {
+		t.addNote(note{text: n, style: asWarning})
+	}
+	t.showPast(r)
+	return true
+}
+
+// showPast prints the end of a conversation that is gone on with. What waited
+// in it is in the editor.
+func (t *tui) showPast(r restored) {
+	t.agent.mu.Lock()
+	t.total = t.agent.usage
+	t.agent.mu.Unlock()
+	if more := len(r.messages) - shownPast; more > 0 {
+		t.gap()
+		t.print("", fmt.Sprintf("… %d earlier messages", more), asMuted)
+		r.messages = r.messages[more:]
+	}
+	for _, m := range r.messages {
+		t.printMessage(m)
+	}
+	var ids, texts []string
+	for _, q := range r.pending {
+		ids, texts = append(ids, q.id), append(texts, q.message.text())
+	}
+	if len(ids) > 0 {
+		t.editor.set(strings.Join(texts, "\n\n"))
+		if err := t.agent.currentSession().unqueue(ids); err != nil {
+			t.fail(err)
+		}
+	}
+}
+
+func (t *tui) chooseSession() {
+	infos, err := listSessions(t.sessions)
+	if err != nil {
 		t.fail(err)
 		return
 	}
-	t.notes, t.failures, t.context, t.result = nil, nil, 0, nil
-	t.gap()
-	t.print("", "The conversation begins anew.", asMuted)
+	p := &picker{title: "Session"}
+	for _, n := range infos {
+		if s := t.agent.currentSession(); s != nil && s.path == n.path {
+			continue
+		}
+		text := strings.Join(strings.Fields(cmp.Or(n.name, n.summary, n.firstMessage, n.id)), " ")
+		p.items = append(p.items, item{shorten(text, 200), fmt.Sprintf("%s, %d messages", n.modified.Local().Format("2006-01-02 15:04"), n.messages),
+			func() { t.open(openSession(n.path)) }})
+	}
+	t.pick = p
+}
+
+// fork goes back before one of the user's messages, in a session of its own.
+func (t *tui) fork() {
+	s := t.agent.currentSession()
+	if s == nil {
+		t.fail(errNoSession)
+		return
+	}
+	p := &picker{title: "Fork before"}
+	for _, point := range slices.Backward(s.forkPoints()) {
+		p.items = append(p.items, item{shorten(strings.Join(strings.Fields(point.text), " "), 200), "", func() {
+			next, text, err := s.fork(point.entryID)
+			if t.open(next, nil, err) {
+				t.editor.set(text)
+			}
+		}})
+	}
+	t.pick = p
+}
+
+var errNoSession = errors.New("this conversation is kept in no session")
+
+func (t *tui) name(name string) {
+	s, err := t.agent.currentSession(), errNoSession
+	switch {
+	case s != nil && name == "":
+		t.say("the name is %q: /name NAME changes it", s.name())
+		return
+	case s != nil:
+		_, err = s.append("session_info", `"name":?`, name)
+	}
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	t.say("the name is %q", name)
+}
+
+// export writes the conversation as a page.
+func (t *tui) export(path string) {
+	a, info := t.agent, exportInfo{title: "zot session", cwd: t.cwd, created: time.Now()}
+	if s := a.currentSession(); s != nil {
+		info.title, info.id, info.created = cmp.Or(s.name(), info.title), s.id, s.created
+	}
+	a.mu.Lock()
+	messages := a.messages
+	info.usage, info.model = a.usage, a.model.ID
+	a.mu.Unlock()
+	if path = cmp.Or(path, "zot-session-"+info.created.Format("20060102-150405")+".html"); !filepath.IsAbs(path) {
+		path = filepath.Join(t.cwd, path)
+	}
+	var page bytes.Buffer
+	err := exportHTML(&page, info, messages)
+	if err == nil {
+		err = replaceFile(path, page.Bytes())
+	}
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	t.say("exported to %s", path)
+}
+
+// clear begins anew. The session begins anew, too: what is forgotten must not
+// come back with it.
+func (t *tui) clear() {
+	next, err := newSession(t.sessions, t.cwd, "", "")
+	if err == nil {
+		err = t.agent.begin(next)
+	}
+	if t.open(next, nil, err) {
+		t.failures = nil
+		t.gap()
+		t.print("", "The conversation begins anew.", asMuted)
+	}
 }
 
 func (t *tui) listSkills() {

@@ -248,7 +248,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	go func() { // ends with the last start
 		for _, e := range exts {
 			if <-e.ready; e.err != nil {
-				h.tell(&Event{Type: "notice", Extension: e.Name, Level: "error", Text: e.err.Error(), Failure: true})
+				h.tell(&Event{Type: "notice", Extension: e.Name, Level: "error", Text: e.err.Error(), Fault: true, Startup: true})
 			}
 		}
 		h.notify("session_start", "")
@@ -557,7 +557,7 @@ func (e *extension) logf(format string, values ...any) {
 
 // notice tells the client something about the extension. No lock may be held.
 func (e *extension) notice(level, format string, values ...any) {
-	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Text: fmt.Sprintf(format, values...)})
+	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Fault: true, Text: fmt.Sprintf(format, values...)})
 }
 
 // readFrames takes the frames of an extension until the pipe ends or is closed.
@@ -643,7 +643,7 @@ func (e *extension) show(typ string, o object) {
 		if !slices.Contains([]string{"info", "success", "warn", "error"}, level) {
 			level = "info"
 		}
-		e.notice(level, "%s", o.text("message"))
+		e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Text: o.text("message")})
 	case "display":
 		e.host.tell(&Event{Type: "ext_display", Extension: e.Name, Text: cmp.Or(o.text("display"), o.text("text"))})
 	case "clear_notes":

@@ -148,7 +148,7 @@ func wrap(cells []cell, width, hang int, words bool) (rows [][]cell) {
 			space = i + 1
 			continue
 		}
-		if col+c.width > width && i > start {
+		for col+c.width > width && i > start {
 			end := i
 			if words && space > start {
 				end = space
@@ -160,7 +160,7 @@ func wrap(cells []cell, width, hang int, words bool) (rows [][]cell) {
 			start, space = end, end
 			col = widthOf(cells[start:i])
 		}
-		if col += c.width; c.text == " " {
+		if col += c.width; c.text == " " && (start > 0 || col > hang) { // not within a mark
 			space = i + 1
 		}
 	}

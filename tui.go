@@ -34,6 +34,9 @@ const (
 	foldedDiff   = 40
 	progressRows = 3
 	maxNotes     = 50
+	shownPast    = 40 // messages of a session that is gone on with
+
+	shellCall = "!" // the id of the user's own command
 )
 
 // inbox takes the agent's events to the owner. It is the agent's host. What is
@@ -323,13 +326,19 @@ func (t *tui) showStderr() {
 
 // welcome prints what there is to know at the start.
 func (t *tui) welcome() {
-	t.print("", fmt.Sprintf("zot %s, %s in %s. /help tells what there is.", version(), t.agent.model.ID, t.cwd), asMuted)
+	t.print("", fmt.Sprintf("zot with %s in %s. /help tells what there is.", t.agent.model.ID, filepath.Base(t.cwd)), asMuted)
 	if _, err := credential(t.provider, t.apiKey, t.home); err != nil {
 		t.print("", err.Error(), asWarning)
 		t.print("", "To look around without a key: /model script/demo", asWarning)
 	}
 	for _, w := range t.warnings {
 		t.addNote(note{text: w, style: asWarning})
+	}
+	if t.session != nil {
+		t.showPast(t.restored)
+	}
+	if t.resume {
+		t.chooseSession()
 	}
 	if t.prompt != "" {
 		t.enter(t.prompt)
@@ -390,10 +399,14 @@ func (t *tui) show(e *Event) {
 		t.idle()
 	case "notice":
 		st := map[string]style{"success": asSuccess, "warn": asWarning, "error": asFailure}[e.Level]
-		if e.Failure {
+		if e.Startup {
 			t.failures = append(t.failures, e.Text)
 		} else {
-			t.addNote(note{extension: e.Extension, text: e.Text, style: cmp.Or(st, asPlain)})
+			n := note{extension: e.Extension, text: e.Text, style: st}
+			if e.Fault {
+				n.extension = "" // the text says who
+			}
+			t.addNote(n)
 		}
 	case "ext_display":
 		t.addNote(note{extension: e.Extension, text: e.Text})
@@ -534,6 +547,35 @@ func (t *tui) printResult(m *Message) {
 		t.result = m
 	}
 	t.printImages(m, "  ")
+}
+
+// printMessage prints a message of the past.
+func (t *tui) printMessage(m *Message) {
+	switch {
+	case textOf(get(m.raw, "role")) == "bashExecution":
+		v, _ := pick(m.raw, "command", "output", "exitCode")
+		text := strings.TrimRight(textOf(v[1]), "\n")
+		failed := v[2] != nil && string(v[2]) != "0"
+		if failed {
+			text += "\n\nCommand exited with code " + string(v[2])
+		} else if v[2] == nil {
+			text, failed = text+"\n\n(command cancelled)", true
+		}
+		t.calls = []*Block{{ID: shellCall, Name: "bash", Args: appendJSON(nil, `{"command":?}`, v[0])}}
+		t.printResult(&Message{CallID: shellCall, ToolName: "bash", IsError: failed, Content: []Block{{Type: "text", Text: strings.TrimSpace(text)}}})
+	case m.Role == "user":
+		t.printUser(m)
+	case m.Role == "assistant":
+		t.speak(m.text())
+		t.endSpeech()
+		for i := range m.Content {
+			if m.Content[i].Type == "tool_call" {
+				t.calls = append(t.calls, &m.Content[i])
+			}
+		}
+	default:
+		t.printResult(m)
+	}
 }
 
 // printDiff prints a unified diff in colours.
@@ -685,10 +727,10 @@ func (t *tui) shell(command string) {
 	t.work()
 	ctx, cancel := context.WithCancelCause(t.agent.ctx)
 	t.cancel = cancel
-	call := &Block{Type: "tool_call", ID: "!", Name: "bash", Args: appendJSON(nil, `{"command":?}`, command)}
+	call := &Block{Type: "tool_call", ID: shellCall, Name: "bash", Args: appendJSON(nil, `{"command":?}`, command)}
 	t.calls = append(t.calls, call)
 	go func() { // ends within two seconds of ctx
-		r, err := runShell(ctx, &toolEnv{cwd: t.cwd, dropEnv: t.ToolEnvDrop}, command, 0, func(text string) {
+		r, err := runShell(ctx, &toolEnv{cwd: t.cwd, dropEnv: t.ToolEnvDrop}, command, 0, false, func(_, text string) {
 			if !t.inbox.behind() {
 				t.inbox.event(&Event{Type: "tool_progress", CallID: call.ID, Text: text})
 			}
@@ -704,26 +746,15 @@ func (t *tui) shellDone(command string, r *shellResult, err error) {
 		t.idle()
 		return
 	}
-	output := cmp.Or(strings.TrimRight(r.output, "\n"), "(no output)")
-	told := "Ran `" + command + "`\n```\n" + output + "\n```"
-	end := ""
-	switch {
-	case r.aborted:
-		end = "(command cancelled)"
-	case r.state != nil && r.state.ExitCode() != 0:
-		end = fmt.Sprintf("Command exited with code %d", r.state.ExitCode())
+	m, err := r.message(command, false)
+	if err == nil {
+		t.agent.record(m, "")
+		err = t.agent.whenIdle(func() error { t.agent.messages = append(t.agent.messages, m); return nil })
 	}
-	if end != "" {
-		told += "\n\n" + end
-	}
-	if r.fullOutput != nil {
-		told += "\n\n[Output truncated. Full output: " + *r.fullOutput + "]"
-	}
-	m := &Message{Role: "user", Content: []Block{{Type: "text", Text: told}}, Time: time.Now()}
-	if err := t.agent.whenIdle(func() error { t.agent.messages = append(t.agent.messages, m); return nil }); err != nil {
+	if err != nil {
 		t.fail(err)
 	}
-	t.printResult(&Message{Role: "tool", CallID: "!", ToolName: "bash", IsError: end != "", Content: []Block{{Type: "text", Text: strings.TrimSpace(output + "\n" + end)}}})
+	t.printMessage(m)
 	t.idle()
 }
 

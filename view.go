@@ -124,7 +124,7 @@ func (t *tui) viewPanel(p *panel) (rows []string, row, col int) {
 	if p.Footer != "" {
 		rows = append(rows, t.screen.cut(appendCells(nil, p.Footer, asMuted, 0)))
 	}
-	return rows, len(rows) - 1, 0
+	return rows, len(rows), 0 // on the status row
 }
 
 func (t *tui) viewAsk() (rows []string, row, col int) {
@@ -136,7 +136,7 @@ func (t *tui) viewAsk() (rows []string, row, col int) {
 		return append(rows, editor...), len(rows) + row, col
 	}
 	rows = append(rows, t.screen.lines("", "y yes   t always "+t.ask.Call.Name+"   a always   n no   esc stop", asMuted)...)
-	return rows, len(rows) - 1, 0
+	return rows, len(rows), 0
 }
 
 // status is the last row.
