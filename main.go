@@ -590,9 +590,12 @@ func (a *Agent) begin(s *session) error {
 	if s.leafID() != "" {
 		return nil
 	}
-	_, err := s.append("model_change", `"provider":?,"modelId":?`, a.model.Provider, a.model.ID)
+	a.mu.Lock()
+	c := a.chosen()
+	a.mu.Unlock()
+	_, err := s.append("model_change", `"provider":?,"modelId":?`, c.model.Provider, c.model.ID)
 	if err == nil {
-		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(a.model, a.reasoning))
+		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(c.model, c.reasoning))
 	}
 	return err
 }

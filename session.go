@@ -495,6 +495,13 @@ func (s *session) navigate(id string) error {
 	return nil
 }
 
+// entry returns the entry with an id, nil if there is none.
+func (s *session) entry(id string) *entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[id]
+}
+
 func notFound(id string) error { return fmt.Errorf("Entry not found: %s", id) }
 
 // branch returns the entries from the root to the leaf.
@@ -610,9 +617,7 @@ func (s *session) forkPoints() (points []forkPoint) {
 // fork makes a session of what came before a message of the user. It returns
 // the text of that message.
 func (s *session) fork(entryID string) (n *session, text string, err error) {
-	s.mu.Lock()
-	e := s.byID[entryID]
-	s.mu.Unlock()
+	e := s.entry(entryID)
 	if e == nil || !e.isUser() || e.message() == nil {
 		return nil, "", errors.New("Invalid entry ID for forking")
 	}
