@@ -770,7 +770,9 @@ func (s *atomicServer) bash(c *command) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	home := s.agent.currentSession()
+	s.agent.mu.Lock()
+	home, env := s.agent.session, *s.setup.env
+	s.agent.mu.Unlock()
 	ctx, cancel := context.WithCancel(s.agent.ctx)
 	s.mu.Lock()
 	s.shells[c] = cancel
@@ -781,7 +783,7 @@ func (s *atomicServer) bash(c *command) (any, error) {
 	}
 	s.work.Go(func() {
 		defer cancel()
-		r, err := runShell(ctx, &toolEnv{cwd: s.setup.cwd, dropEnv: s.setup.ToolEnvDrop}, text, 0, true, func(channel, delta string) {
+		r, err := runShell(ctx, &env, text, 0, true, func(channel, delta string) {
 			s.view.wait(ctx, backlog)
 			s.view.say(`{"type":"bash_execution_update",?"channel":?,"delta":?}`, id, channel, delta)
 		})
@@ -875,15 +877,19 @@ func (s *atomicServer) abortBash(c *command) (any, error) {
 // Sessions.
 
 // replace puts another session in the place of the open one, after the running
-// job.
+// job. Its working directory becomes ours, if there is one.
 func (s *atomicServer) replace(c *command, next *session, notes []string, data json.RawMessage) (any, error) {
 	s.quiet(nil)
 	s.takeNotes()
 	r := next.restore()
 	var old *session
+	moves := isDir(next.cwd)
 	s.quiet(func() {
 		old = s.agent.session
 		s.open(next, r)
+		if moves {
+			s.setup.cwd, s.setup.env.cwd = next.cwd, next.cwd
+		}
 		for _, n := range notes {
 			s.view.note("warning", "zot", n)
 		}
@@ -943,9 +949,19 @@ func (s *atomicServer) switchSession(c *command) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if path, err = findSession(cmp.Or(dir, s.setup.sessions), id); err != nil {
+		if path, err = sessionPath(cmp.Or(dir, s.setup.sessions), id); err == nil && path == "" {
+			err = fmt.Errorf("Session not found: %s", id)
+		}
+		if err != nil {
 			return nil, err
 		}
+	}
+	cwd, err := c.str("cwdOverride")
+	if err == nil && cwd != "" && !isDir(cwd) {
+		err = fmt.Errorf("switch_session: \"cwdOverride\" is no directory: %s", cwd)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if path == s.agent.currentSession().path {
 		return json.RawMessage(notCancelled), nil
@@ -954,6 +970,7 @@ func (s *atomicServer) switchSession(c *command) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	next.cwd = cmp.Or(cwd, next.cwd)
 	return s.replace(c, next, notes, json.RawMessage(notCancelled))
 }
 
@@ -1248,18 +1265,20 @@ func (s *atomicServer) tools(c *command) (any, error) {
 	for _, t := range s.setup.builtins {
 		add(t, "built-in", "<builtin:"+t.name+">")
 	}
-	for _, t := range a.ext.allTools() {
-		add(t, "extension", "extension")
+	for _, r := range a.ext.commit() {
+		if r.tool != nil {
+			add(r.tool, fmt.Sprintf("extension %q", r.ext.Name), filepath.Join(r.ext.dir, "extension.json"))
+		}
 	}
 	slices.SortStableFunc(list, func(x, y map[string]any) int {
 		return cmp.Compare(fmt.Sprint(y["active"]), fmt.Sprint(x["active"])) // true first
 	})
-	selection, names := "built-in-defaults", []string{}
+	selection, description, names := "built-in-defaults", "all built-in tools and those of extensions", []string{}
 	switch {
 	case s.setup.noTools:
-		selection = "no-tools"
+		selection, description = "no-tools", "no tools (--no-tools)"
 	case len(s.setup.options.tools) > 0:
-		selection, names = "tools-allowlist", s.setup.options.tools
+		selection, description, names = "tools-allowlist", "the tools of --tools", s.setup.options.tools
 	}
 	missing := []map[string]string{}
 	for _, name := range names {
@@ -1272,8 +1291,8 @@ func (s *atomicServer) tools(c *command) (any, error) {
 			names = append(names, t["name"].(string))
 		}
 	}
-	excluded := append([]string{}, s.setup.excludeTools...)
-	return map[string]any{"selection": map[string]any{"source": selection, "description": selection, "names": names, "modifiers": []string{}},
+	excluded := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(s.setup.excludeTools, name) })
+	return map[string]any{"selection": map[string]any{"source": selection, "description": description, "names": names, "modifiers": []string{}},
 		"tools": list, "missing": missing, "excluded": excluded}, nil
 }
 
@@ -1309,8 +1328,9 @@ func (s *atomicServer) commands(c *command) (any, error) {
 	a.ext.wait(c.ctx)
 	list := []map[string]any{}
 	for _, r := range a.ext.allCommands() {
-		list = append(list, map[string]any{"name": r.name, "description": r.description, "source": "extension", "path": r.ext.dir,
-			"sourceInfo": map[string]string{"path": r.ext.dir, "source": "auto", "scope": "user"}})
+		path := filepath.Join(r.ext.dir, "extension.json")
+		list = append(list, map[string]any{"name": r.name, "description": r.description, "source": "extension", "path": path,
+			"sourceInfo": map[string]string{"path": path, "source": "auto", "scope": "user"}})
 	}
 	add := func(f promptFile, name, source string) {
 		list = append(list, map[string]any{"name": name, "description": f.description, "source": source, "location": f.scope, "path": f.path,

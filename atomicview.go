@@ -307,8 +307,8 @@ func (v *atomicView) extension(e *Event) {
 	from := cmp.Or(e.Extension, "zot")
 	switch e.Type {
 	case "notice":
-		if e.Fault {
-			v.say(`{"type":"extension_error","extensionPath":?,"event":"host","error":?}`, from, e.Text)
+		if e.Manifest != "" {
+			v.say(`{"type":"extension_error","extensionPath":?,"event":"host","error":?}`, e.Manifest, e.Text)
 		} else {
 			v.note(e.Level, from, e.Text)
 		}

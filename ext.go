@@ -555,7 +555,7 @@ func (e *extension) logf(format string, values ...any) {
 
 // notice tells the client something about the extension. No lock may be held.
 func (e *extension) notice(level, format string, values ...any) {
-	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Fault: true, Text: fmt.Sprintf(format, values...)})
+	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Manifest: filepath.Join(e.dir, "extension.json"), Text: fmt.Sprintf(format, values...)})
 }
 
 // readFrames takes the frames of an extension until the pipe ends or is closed.

@@ -395,6 +395,7 @@ type setup struct {
 	model     *Model
 	skills    []promptFile
 	templates []promptFile
+	env       *toolEnv
 	builtins  []*tool
 	tools     []*tool // those of them that the flags leave
 	exts      []*extension
@@ -674,7 +675,8 @@ func (s *setup) client(m *Model) (provider, error) {
 
 // chooseTools makes the tools that the flags leave.
 func (s *setup) chooseTools() error {
-	all := builtinTools(&toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop})
+	s.env = &toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop}
+	all := builtinTools(s.env)
 	if len(s.skills) > 0 {
 		all = append(all, skillTool(s.skills))
 	}

@@ -900,15 +900,22 @@ func findSession(dir, id string) (path string, err error) {
 	return "", fmt.Errorf("no session %s in %s: %w", id, dir, fs.ErrNotExist)
 }
 
-// deleteSession removes a session with all that was kept beside its file. That
-// there is none is no error.
-func deleteSession(dir, id string) error {
-	var path string
-	if err := eachSession(dir, func(p string, h header) {
+// sessionPath returns the file of the session with exactly this id, "" if there
+// is none.
+func sessionPath(dir, id string) (path string, err error) {
+	err = eachSession(dir, func(p string, h header) {
 		if h.id == id {
 			path = p
 		}
-	}); err != nil || path == "" {
+	})
+	return path, err
+}
+
+// deleteSession removes a session with all that was kept beside its file. That
+// there is none is no error.
+func deleteSession(dir, id string) error {
+	path, err := sessionPath(dir, id)
+	if err != nil || path == "" {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
