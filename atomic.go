@@ -41,8 +41,8 @@ type atomicServer struct {
 	recovery json.RawMessage // the report of start_pending_recovery; guarded by agent.mu
 
 	mu     sync.Mutex
-	shells map[*command]context.CancelFunc // running bash commands
-	notes  []bashNote                      // bash results that no session holds yet
+	shells map[*atomicCommand]context.CancelFunc // running bash commands
+	notes  []bashNote                            // bash results that no session holds yet
 }
 
 // bashNote is what a bash command printed, and the session that gets it.
@@ -52,7 +52,7 @@ type bashNote struct {
 }
 
 func newAtomicServer(a *Agent, view *atomicView, setup *setup, token string) *atomicServer {
-	s := &atomicServer{agent: a, view: view, setup: setup, token: token, pending: setup.restored.pending, shells: map[*command]context.CancelFunc{}}
+	s := &atomicServer{agent: a, view: view, setup: setup, token: token, pending: setup.restored.pending, shells: map[*atomicCommand]context.CancelFunc{}}
 	s.ctx, s.cancel = context.WithCancelCause(a.ctx)
 	return s
 }
@@ -96,8 +96,17 @@ func (l *lane) wait() {
 	<-done
 }
 
+// atomicCommand is a command with its arguments. The first error of these is
+// kept, so that a handler asks for all and then looks once; one that only reads
+// need not look.
+type atomicCommand struct {
+	*command
+	ctx context.Context // ends with an abort that comes behind it
+	err error
+}
+
 // handler answers a command; errAnswered: it did so itself.
-type handler func(*atomicServer, *command) (data any, err error)
+type handler func(*atomicServer, *atomicCommand) (data any, err error)
 
 var errAnswered = errors.New("answered")
 
@@ -135,7 +144,8 @@ func init() { // the handlers refer to the tables
 // run serves until the input ends. It reports whether the client was refused.
 func (s *atomicServer) run(in io.Reader) (refused bool) {
 	admitted := s.token == ""
-	serve(in, s.agent.start, func(c *command, err error) (stop bool) {
+	serve(in, s.agent.start, func(parsed *command, err error) (stop bool) {
+		c := &atomicCommand{command: parsed, ctx: s.ctx}
 		s.view.wait(s.agent.ctx, maxBacklog)
 		switch {
 		case !admitted && (err != nil || !c.knows(s.token)):
@@ -146,7 +156,6 @@ func (s *atomicServer) run(in io.Reader) (refused bool) {
 		case atomicInterrupts[c.name] != nil:
 			s.answer(c, atomicInterrupts[c.name])
 		case atomicCommands[c.name] != nil:
-			c.ctx = s.ctx
 			s.lane.add(func() { s.answer(c, atomicCommands[c.name]); s.agent.start() })
 		default:
 			s.respond(c, nil, fmt.Errorf("Unknown command: %s", c.name))
@@ -172,20 +181,24 @@ func (s *atomicServer) finish() {
 	s.lane.wait()
 }
 
-func (s *atomicServer) answer(c *command, h handler) {
-	if data, err := h(s, c); err != errAnswered {
+func (s *atomicServer) answer(c *atomicCommand, h handler) {
+	data, err := h(s, c)
+	if c.err != nil {
+		err = c.err
+	}
+	if err != errAnswered {
 		s.respond(c, data, err)
 	}
 }
 
 // respond answers a command, in order with the agent's events.
-func (s *atomicServer) respond(c *command, data any, err error) {
+func (s *atomicServer) respond(c *atomicCommand, data any, err error) {
 	s.agent.mu.Lock()
 	defer s.agent.mu.Unlock()
 	s.respondLocked(c, data, err)
 }
 
-func (s *atomicServer) respondLocked(c *command, data any, err error) {
+func (s *atomicServer) respondLocked(c *atomicCommand, data any, err error) {
 	s.view.frame(true, func(dst []byte) []byte { return c.response(dst, data, err) })
 }
 
@@ -196,49 +209,67 @@ func (s *atomicServer) say(template string, values ...any) {
 	s.view.say(template, values...)
 }
 
+func (c *atomicCommand) keep(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// need reads a required string, see want.
+func (c *atomicCommand) need(key string, wrong ...string) string {
+	v, err := c.want(key, wrong...)
+	c.keep(err)
+	return v
+}
+
+// opt reads an optional string.
+func (c *atomicCommand) opt(key string) string {
+	v, err := c.str(key)
+	c.keep(err)
+	return v
+}
+
 // oneOf reads a string that is one of few words; "" when an optional one is
 // absent.
-func (c *command) oneOf(key string, required bool, words ...string) (string, error) {
+func (c *atomicCommand) oneOf(key string, required bool, words ...string) string {
 	v, err := c.str(key)
 	if (required || c.has(key)) && (err != nil || !slices.Contains(words, v)) {
-		return "", c.wrong(key, strings.Join(words, ", "))
+		c.keep(c.wrong(key, "one of "+strings.Join(words, ", ")))
 	}
-	return v, nil
+	return v
 }
 
 // flag reads a boolean; false when an optional one is absent.
-func (c *command) flag(key string, required bool) (bool, error) {
+func (c *atomicCommand) flag(key string, required bool) bool {
 	v := string(c.object[key])
 	if (required || c.has(key)) && v != "true" && v != "false" {
-		return false, c.wrong(key, "true, false")
+		c.keep(c.wrong(key, "true or false"))
 	}
-	return v == "true", nil
+	return v == "true"
 }
 
-// wrong is the error of an argument that is none of a few values.
-func (c *command) wrong(key, values string) error {
+// wrong is the error of an argument that is not what it must be.
+func (c *command) wrong(key, what string) error {
 	got := "nothing"
 	if c.has(key) {
 		got = shorten(string(c.object[key]), 100)
 	}
-	return fmt.Errorf("%s: %q must be one of %s, not %s", c.name, key, values, got)
+	return fmt.Errorf("%s: %q must be %s, not %s", c.name, key, what, got)
 }
 
-func (s *atomicServer) hello(c *command) (any, error) {
+func (s *atomicServer) hello(c *atomicCommand) (any, error) {
 	return map[string]any{"protocol": "atomic", "version": version()}, nil
 }
 
 // Prompting.
 
-func (s *atomicServer) prompt(c *command) (any, error) {
+func (s *atomicServer) prompt(c *atomicCommand) (any, error) {
 	a := s.agent
 	text, images, err := c.promptContent()
-	if err != nil {
-		return nil, err
-	}
-	behavior, err := c.oneOf("streamingBehavior", false, "steer", "followUp")
-	if err != nil {
-		return nil, err
+	c.keep(err)
+	behavior := c.oneOf("streamingBehavior", false, "steer", "followUp")
+	if c.err != nil {
+		return nil, c.err
 	}
 	if r, args := s.extensionCommand(c.ctx, text); r != nil {
 		if text = r.invoke(c.ctx, args); strings.TrimSpace(text) == "" {
@@ -286,7 +317,7 @@ func (s *atomicServer) message(ctx context.Context, text string, images [][]byte
 }
 
 // steer is also follow_up.
-func (s *atomicServer) steer(c *command) (any, error) {
+func (s *atomicServer) steer(c *atomicCommand) (any, error) {
 	text, images, err := c.promptContent()
 	if err != nil {
 		return nil, err
@@ -305,7 +336,7 @@ func (s *atomicServer) steer(c *command) (any, error) {
 	return s.enqueue(c, kind, m)
 }
 
-func (s *atomicServer) enqueue(c *command, kind int, m *Message) (any, error) {
+func (s *atomicServer) enqueue(c *atomicCommand, kind int, m *Message) (any, error) {
 	err := s.agent.enqueue(kind, m, func() { s.respondLocked(c, json.RawMessage(`{"disposition":"queued"}`), nil) })
 	if err == nil {
 		err = errAnswered
@@ -314,7 +345,7 @@ func (s *atomicServer) enqueue(c *command, kind int, m *Message) (any, error) {
 }
 
 // abort is answered when the job has ended; then what is queued goes on.
-func (s *atomicServer) abort(c *command) (any, error) {
+func (s *atomicServer) abort(c *atomicCommand) (any, error) {
 	a := s.agent
 	a.mu.Lock()
 	aborted := len(a.jobs) > 0
@@ -354,7 +385,7 @@ func (s *atomicServer) quiet(change func()) (was bool) {
 	return was
 }
 
-func (s *atomicServer) abortCompaction(c *command) (any, error) {
+func (s *atomicServer) abortCompaction(c *atomicCommand) (any, error) {
 	a := s.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -364,7 +395,7 @@ func (s *atomicServer) abortCompaction(c *command) (any, error) {
 	return nil, nil
 }
 
-func (s *atomicServer) abortRetry(c *command) (any, error) {
+func (s *atomicServer) abortRetry(c *atomicCommand) (any, error) {
 	s.agent.mu.Lock()
 	cancel := s.agent.retry.cancel
 	s.agent.mu.Unlock()
@@ -372,16 +403,16 @@ func (s *atomicServer) abortRetry(c *command) (any, error) {
 	return nil, nil
 }
 
-func (s *atomicServer) clearQueue(c *command) (any, error) {
+func (s *atomicServer) clearQueue(c *atomicCommand) (any, error) {
 	texts, err := s.agent.clearQueues()
 	return appendJSON(nil, `{"steering":?,"followUp":?}`, encode(texts[steering]), encode(texts[followUp])), err
 }
 
 // startRecovery lets a run answer what a dead process left: queued messages,
 // and a prompt without an answer. It is done once for a loaded session.
-func (s *atomicServer) startRecovery(c *command) (any, error) {
-	if _, err := c.oneOf("reason", false, "startup", "resume", "workflow_stage_resume"); err != nil {
-		return nil, err
+func (s *atomicServer) startRecovery(c *atomicCommand) (any, error) {
+	if c.oneOf("reason", false, "startup", "resume", "workflow_stage_resume"); c.err != nil {
+		return nil, c.err
 	}
 	a := s.agent
 	a.mu.Lock()
@@ -445,7 +476,7 @@ func openCalls(messages []*Message) (calls []*Block) {
 
 // State.
 
-func (s *atomicServer) getState(c *command) (any, error) {
+func (s *atomicServer) getState(c *atomicCommand) (any, error) {
 	a := s.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -475,7 +506,7 @@ func queueMode(q queue) string {
 	return "one-at-a-time"
 }
 
-func (s *atomicServer) getMessages(c *command) (any, error) {
+func (s *atomicServer) getMessages(c *atomicCommand) (any, error) {
 	s.agent.mu.Lock()
 	messages := s.agent.messages
 	s.agent.mu.Unlock()
@@ -484,7 +515,7 @@ func (s *atomicServer) getMessages(c *command) (any, error) {
 	}, nil
 }
 
-func (s *atomicServer) lastText(c *command) (any, error) {
+func (s *atomicServer) lastText(c *atomicCommand) (any, error) {
 	a := s.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -528,31 +559,21 @@ func levels(m *Model) []string {
 	return slices.DeleteFunc(slices.Clone(reasoningLevels), func(l string) bool { _, ok := m.Levels[l]; return !ok && l != "off" })
 }
 
-func (s *atomicServer) setModel(c *command) (any, error) {
-	provider, err := c.want("provider")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) setModel(c *atomicCommand) (any, error) {
+	provider, id, persist := c.need("provider"), c.need("modelId", "model", "model_id"), c.flag("persist", false)
+	if c.err != nil {
+		return nil, c.err
 	}
-	id, err := c.want("modelId", "model", "model_id")
-	if err != nil {
-		return nil, err
-	}
-	persist, err := c.flag("persist", false)
-	if err != nil {
-		return nil, err
-	}
+	var m *Model
 	p, err := s.setup.catalog.provider(provider)
+	if err == nil {
+		m, err = p.model(id)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("Model not found: %s/%s", provider, id)
 	}
-	m, err := p.model(id)
-	if err != nil {
-		return nil, fmt.Errorf("Model not found: %s/%s", provider, id)
-	}
-	if err := s.choose(s.setup.configured(m), "set", persist); err != nil {
-		return nil, err
-	}
-	return json.RawMessage(appendModel(nil, m)), nil
+	m = s.setup.configured(m)
+	return json.RawMessage(appendModel(nil, m)), s.choose(m, "set", persist)
 }
 
 // choose makes a model the one that answers from the next turn on.
@@ -596,11 +617,10 @@ func (s *atomicServer) available() (models []*Model) {
 	return models
 }
 
-func (s *atomicServer) cycleModel(c *command) (any, error) {
-	persist, err := c.flag("persist", false)
-	models := s.available()
-	if err != nil || len(models) < 2 {
-		return json.RawMessage("null"), err
+func (s *atomicServer) cycleModel(c *atomicCommand) (any, error) {
+	persist, models := c.flag("persist", false), s.available()
+	if c.err != nil || len(models) < 2 {
+		return json.RawMessage("null"), nil
 	}
 	s.agent.mu.Lock()
 	now := s.agent.chosen()
@@ -613,15 +633,12 @@ func (s *atomicServer) cycleModel(c *command) (any, error) {
 	return appendJSON(nil, `{"model":?,"thinkingLevel":?,"isScoped":false}`, appendModel(nil, m), levelName(m, now.reasoning)), nil
 }
 
-func (s *atomicServer) availableModels(c *command) (any, error) {
+func (s *atomicServer) availableModels(c *atomicCommand) (any, error) {
 	return appendJSON(nil, `{"models":?,"scopedModels":[],"oauthProviders":[],"customAuthProviders":[],"providerAuthStatuses":[]}`, appendModels(nil, s.available())), nil
 }
 
-func (s *atomicServer) logout(c *command) (any, error) {
-	name, err := c.want("provider")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) logout(c *atomicCommand) (any, error) {
+	name := c.need("provider")
 	p, err := s.setup.catalog.provider(name)
 	if err != nil {
 		return nil, err
@@ -639,14 +656,10 @@ func (s *atomicServer) logout(c *command) (any, error) {
 	return appendJSON(nil, `{"provider":?,"authStatus":?,"models":?,"scopedModels":[]}`, name, status, appendModels(nil, s.available())), nil
 }
 
-func (s *atomicServer) setThinking(c *command) (any, error) {
-	level, err := c.oneOf("level", true, reasoningLevels...)
-	if err != nil {
-		return nil, err
-	}
-	persist, err := c.flag("persist", false)
-	if err != nil {
-		return nil, err
+func (s *atomicServer) setThinking(c *atomicCommand) (any, error) {
+	level, persist := c.oneOf("level", true, reasoningLevels...), c.flag("persist", false)
+	if c.err != nil {
+		return nil, c.err
 	}
 	level, m, err := s.chooseLevel(level)
 	if err == nil && persist {
@@ -671,7 +684,7 @@ func (s *atomicServer) chooseLevel(level string) (string, *Model, error) {
 	return level, now.model, err
 }
 
-func (s *atomicServer) cycleThinking(c *command) (any, error) {
+func (s *atomicServer) cycleThinking(c *atomicCommand) (any, error) {
 	s.agent.mu.Lock()
 	now := s.agent.chosen()
 	s.agent.mu.Unlock()
@@ -684,7 +697,7 @@ func (s *atomicServer) cycleThinking(c *command) (any, error) {
 	return appendJSON(nil, `{"level":?}`, level), err
 }
 
-func (s *atomicServer) thinkingLevels(c *command) (any, error) {
+func (s *atomicServer) thinkingLevels(c *atomicCommand) (any, error) {
 	s.agent.mu.Lock()
 	defer s.agent.mu.Unlock()
 	return appendJSON(nil, `{"levels":?}`, encode(levels(s.agent.chosen().model))), nil
@@ -692,10 +705,10 @@ func (s *atomicServer) thinkingLevels(c *command) (any, error) {
 
 // Queue modes, compaction and retry.
 
-func (s *atomicServer) setQueueMode(c *command) (any, error) {
-	mode, err := c.oneOf("mode", true, "all", "one-at-a-time")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) setQueueMode(c *atomicCommand) (any, error) {
+	mode := c.oneOf("mode", true, "all", "one-at-a-time")
+	if c.err != nil {
+		return nil, c.err
 	}
 	kind := steering
 	if c.name == "set_follow_up_mode" {
@@ -707,10 +720,10 @@ func (s *atomicServer) setQueueMode(c *command) (any, error) {
 	return nil, nil
 }
 
-func (s *atomicServer) setSwitch(c *command) (any, error) {
-	on, err := c.flag("enabled", true)
-	if err != nil {
-		return nil, err
+func (s *atomicServer) setSwitch(c *atomicCommand) (any, error) {
+	on := c.flag("enabled", true)
+	if c.err != nil {
+		return nil, c.err
 	}
 	a := s.agent
 	a.mu.Lock()
@@ -727,8 +740,8 @@ func (s *atomicServer) setSwitch(c *command) (any, error) {
 }
 
 // compact ends what runs and waits for the compaction.
-func (s *atomicServer) compact(c *command) (any, error) {
-	o, err := s.setup.settings.order(c)
+func (s *atomicServer) compact(c *atomicCommand) (any, error) {
+	o, err := s.setup.settings.order(c.command)
 	if err != nil {
 		return nil, err
 	}
@@ -742,7 +755,7 @@ func (s *atomicServer) compact(c *command) (any, error) {
 }
 
 // exclusively ends the running job, and runs another to its end.
-func (s *atomicServer) exclusively(c *command, run func(*job) *Event) {
+func (s *atomicServer) exclusively(c *atomicCommand, run func(*job) *Event) {
 	a, j := s.agent, (*job)(nil)
 	s.quiet(func() {
 		j = a.newJob(nil, run)
@@ -761,14 +774,10 @@ func (s *atomicServer) exclusively(c *command, run func(*job) *Event) {
 
 // bash runs a command of the client beside everything else. Its output goes to
 // the client now, and to the model with the next prompt.
-func (s *atomicServer) bash(c *command) (any, error) {
-	text, err := c.want("command")
-	if err != nil {
-		return nil, err
-	}
-	private, err := c.flag("excludeFromContext", false)
-	if err != nil {
-		return nil, err
+func (s *atomicServer) bash(c *atomicCommand) (any, error) {
+	text, private := c.need("command"), c.flag("excludeFromContext", false)
+	if c.err != nil {
+		return nil, c.err
 	}
 	s.agent.mu.Lock()
 	home, env := s.agent.session, *s.setup.env
@@ -859,7 +868,7 @@ func (n bashNote) save() error {
 	return home.addMessage(n.message, "")
 }
 
-func (s *atomicServer) abortBash(c *command) (any, error) {
+func (s *atomicServer) abortBash(c *atomicCommand) (any, error) {
 	var target json.RawMessage
 	if c.has("requestId") {
 		target, _ = normalize(c.object["requestId"])
@@ -878,7 +887,7 @@ func (s *atomicServer) abortBash(c *command) (any, error) {
 
 // replace puts another session in the place of the open one, after the running
 // job. Its working directory becomes ours, if there is one.
-func (s *atomicServer) replace(c *command, next *session, notes []string, data json.RawMessage) (any, error) {
+func (s *atomicServer) replace(c *atomicCommand, next *session, notes []string, data json.RawMessage) (any, error) {
 	s.quiet(nil)
 	s.takeNotes()
 	r := next.restore()
@@ -920,10 +929,10 @@ func (s *atomicServer) open(next *session, r restored) {
 
 const notCancelled = `{"cancelled":false}`
 
-func (s *atomicServer) newSession(c *command) (any, error) {
-	parent, err := c.str("parentSession")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) newSession(c *atomicCommand) (any, error) {
+	parent := c.opt("parentSession")
+	if c.err != nil {
+		return nil, c.err
 	}
 	next, err := newSession(s.setup.sessions, s.setup.cwd, "", parent)
 	if err == nil {
@@ -935,33 +944,21 @@ func (s *atomicServer) newSession(c *command) (any, error) {
 	return s.replace(c, next, nil, json.RawMessage(notCancelled))
 }
 
-func (s *atomicServer) switchSession(c *command) (any, error) {
-	path, err := c.str("sessionPath")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) switchSession(c *atomicCommand) (any, error) {
+	path, dir, cwd := c.opt("sessionPath"), c.opt("sessionDirectory"), c.opt("cwdOverride")
+	if cwd != "" && !isDir(cwd) {
+		c.keep(c.wrong("cwdOverride", "a directory"))
 	}
 	if path == "" {
-		id, err := c.want("sessionId")
-		if err != nil {
-			return nil, err
-		}
-		dir, err := c.str("sessionDirectory")
-		if err != nil {
-			return nil, err
-		}
-		if path, err = sessionPath(cmp.Or(dir, s.setup.sessions), id); err == nil && path == "" {
+		id := c.need("sessionId")
+		found, err := sessionPath(cmp.Or(dir, s.setup.sessions), id)
+		if path = found; err == nil && path == "" {
 			err = fmt.Errorf("Session not found: %s", id)
 		}
-		if err != nil {
-			return nil, err
-		}
+		c.keep(err)
 	}
-	cwd, err := c.str("cwdOverride")
-	if err == nil && cwd != "" && !isDir(cwd) {
-		err = fmt.Errorf("switch_session: \"cwdOverride\" is no directory: %s", cwd)
-	}
-	if err != nil {
-		return nil, err
+	if c.err != nil {
+		return nil, c.err
 	}
 	if path == s.agent.currentSession().path {
 		return json.RawMessage(notCancelled), nil
@@ -975,10 +972,10 @@ func (s *atomicServer) switchSession(c *command) (any, error) {
 }
 
 // importSession copies a session file into our directory and opens it.
-func (s *atomicServer) importSession(c *command) (any, error) {
-	path, err := c.want("inputPath", "path", "sessionPath")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) importSession(c *atomicCommand) (any, error) {
+	path := c.need("inputPath", "path", "sessionPath")
+	if c.err != nil {
+		return nil, c.err
 	}
 	next, notes, err := importSession(path, s.setup.sessions)
 	if err != nil {
@@ -987,15 +984,16 @@ func (s *atomicServer) importSession(c *command) (any, error) {
 	return s.replace(c, next, notes, json.RawMessage(notCancelled))
 }
 
-func (s *atomicServer) deleteSession(c *command) (any, error) {
-	id, err := c.str("sessionId")
-	if err == nil && id == "" {
-		if id, err = c.str("id"); err != nil || id == "" {
-			err = errors.New("delete_session requires sessionId")
-		}
+func (s *atomicServer) deleteSession(c *atomicCommand) (any, error) {
+	id := c.opt("sessionId")
+	if !c.has("sessionId") {
+		id = c.opt("id")
 	}
-	if err != nil {
-		return nil, err
+	if id == "" {
+		c.keep(errors.New("delete_session requires sessionId"))
+	}
+	if c.err != nil {
+		return nil, c.err
 	}
 	if id == s.agent.currentSession().id {
 		return nil, fmt.Errorf("Cannot delete the session that is currently open: %s", id)
@@ -1004,18 +1002,16 @@ func (s *atomicServer) deleteSession(c *command) (any, error) {
 }
 
 // fork is also clone.
-func (s *atomicServer) fork(c *command) (any, error) {
+func (s *atomicServer) fork(c *atomicCommand) (any, error) {
 	data := json.RawMessage(notCancelled)
 	var next *session
 	var err error
 	if c.name == "clone" {
 		next, err = s.agent.currentSession().clone()
 	} else {
-		var id, text string
-		if id, err = c.want("entryId"); err == nil {
-			next, text, err = s.agent.currentSession().fork(id)
-			data = appendJSON(nil, `{"text":?,"cancelled":false}`, text)
-		}
+		var text string
+		next, text, err = s.agent.currentSession().fork(c.need("entryId"))
+		data = appendJSON(nil, `{"text":?,"cancelled":false}`, text)
 	}
 	if err != nil {
 		return nil, err
@@ -1023,7 +1019,7 @@ func (s *atomicServer) fork(c *command) (any, error) {
 	return s.replace(c, next, nil, data)
 }
 
-func (s *atomicServer) forkMessages(c *command) (any, error) {
+func (s *atomicServer) forkMessages(c *atomicCommand) (any, error) {
 	dst := []byte(`{"messages":[`)
 	for i, p := range s.agent.currentSession().forkPoints() {
 		if i > 0 {
@@ -1034,36 +1030,28 @@ func (s *atomicServer) forkMessages(c *command) (any, error) {
 	return json.RawMessage(append(dst, "]}"...)), nil
 }
 
-func (s *atomicServer) entries(c *command) (any, error) {
-	since, err := c.str("since")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) entries(c *atomicCommand) (any, error) {
 	session := s.agent.currentSession()
-	list, err := session.entriesSince(since)
+	list, err := session.entriesSince(c.opt("since"))
 	return appendJSON(nil, `{"entries":?,"leafId":?}`, list, orNull(session.leafID())), err
 }
 
-func (s *atomicServer) tree(c *command) (any, error) {
+func (s *atomicServer) tree(c *atomicCommand) (any, error) {
 	session := s.agent.currentSession()
 	return appendJSON(nil, `{"tree":?,"leafId":?}`, session.tree(), orNull(session.leafID())), nil
 }
 
 // navigate moves to another place of the tree. Before a message of the user it
 // gives that text back, to be written anew.
-func (s *atomicServer) navigate(c *command) (any, error) {
-	id, err := c.want("targetId", "entryId")
-	if err != nil {
-		return nil, err
-	}
-	summarize, err := c.flag("summarize", false)
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) navigate(c *atomicCommand) (any, error) {
+	id, summarize := c.need("targetId", "entryId"), c.flag("summarize", false)
 	session := s.agent.currentSession()
 	to := session.entry(id)
 	if to == nil {
-		return nil, notFound(id)
+		c.keep(notFound(id))
+	}
+	if c.err != nil {
+		return nil, c.err
 	}
 	data := json.RawMessage(notCancelled)
 	if to.isUser() {
@@ -1074,6 +1062,7 @@ func (s *atomicServer) navigate(c *command) (any, error) {
 	s.takeNotes()
 	before := session.branch()
 	var text string
+	var err error
 	if left := leftBehind(before, session.entry(id).branch()); summarize && len(left) > 0 {
 		s.exclusively(c, func(j *job) *Event {
 			s.agent.emit(j, &Event{Type: "branch_summary_start"})
@@ -1107,30 +1096,26 @@ func leftBehind(before, after []*entry) (left []*Message) {
 	return left
 }
 
-func (s *atomicServer) setLabel(c *command) (any, error) {
-	id, err := c.want("entryId", "targetId")
-	if err != nil {
-		return nil, err
-	}
-	label, err := c.str("label")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) setLabel(c *atomicCommand) (any, error) {
+	id, label := c.need("entryId", "targetId"), c.opt("label")
 	session := s.agent.currentSession()
 	if session.entry(id) == nil {
-		return nil, notFound(id)
+		c.keep(notFound(id))
 	}
-	_, err = session.append("label", `"targetId":?,"label":?`, id, label)
+	if c.err != nil {
+		return nil, c.err
+	}
+	_, err := session.append("label", `"targetId":?,"label":?`, id, label)
 	return nil, err
 }
 
-func (s *atomicServer) setName(c *command) (any, error) {
-	name, err := c.want("name")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) setName(c *atomicCommand) (any, error) {
+	name := strings.TrimSpace(c.need("name"))
+	if name == "" {
+		c.keep(errors.New("Session name cannot be empty"))
 	}
-	if name = strings.TrimSpace(name); name == "" {
-		return nil, errors.New("Session name cannot be empty")
+	if c.err != nil {
+		return nil, c.err
 	}
 	if _, err := s.agent.currentSession().append("session_info", `"name":?`, name); err != nil {
 		return nil, err
@@ -1139,7 +1124,7 @@ func (s *atomicServer) setName(c *command) (any, error) {
 	return nil, nil
 }
 
-func (s *atomicServer) list(c *command) (any, error) {
+func (s *atomicServer) list(c *atomicCommand) (any, error) {
 	infos, err := listSessions(s.setup.sessions)
 	dst := []byte(`{"sessions":[`)
 	for i, n := range infos {
@@ -1158,7 +1143,7 @@ func (s *atomicServer) list(c *command) (any, error) {
 	return json.RawMessage(append(dst, "]}"...)), err
 }
 
-func (s *atomicServer) summary(c *command) (any, error) {
+func (s *atomicServer) summary(c *atomicCommand) (any, error) {
 	for _, e := range slices.Backward(s.agent.currentSession().branch()) {
 		if e.kind == "session_summary" {
 			return appendJSON(nil, `{"summary":?}`, e.raw), nil
@@ -1168,7 +1153,7 @@ func (s *atomicServer) summary(c *command) (any, error) {
 }
 
 // stats counts what the session holds, also what compactions took away.
-func (s *atomicServer) stats(c *command) (any, error) {
+func (s *atomicServer) stats(c *atomicCommand) (any, error) {
 	a := s.agent
 	session := a.currentSession()
 	counts := map[string]int{}
@@ -1224,20 +1209,20 @@ func compactedNow(messages []*Message) bool {
 	return compacted && !slices.ContainsFunc(messages, func(m *Message) bool { return m.Role == "assistant" && m.Usage != nil })
 }
 
-func (s *atomicServer) exportHTML(c *command) (any, error) {
+func (s *atomicServer) exportHTML(c *atomicCommand) (any, error) {
 	session := s.agent.currentSession()
-	path, err := c.str("outputPath")
-	if err != nil {
-		return nil, err
-	}
-	if path = cmp.Or(path, "zot-session-"+session.id+".html"); !filepath.IsAbs(path) {
+	path := cmp.Or(c.opt("outputPath"), "zot-session-"+session.id+".html")
+	if !filepath.IsAbs(path) {
 		path = filepath.Join(s.setup.cwd, path)
 	}
 	s.agent.mu.Lock()
 	messages, usage, model := s.agent.messages, s.agent.usage, s.agent.chosen().model.ID
 	s.agent.mu.Unlock()
 	if len(messages) == 0 {
-		return nil, errors.New("Nothing to export yet - start a conversation first")
+		c.keep(errors.New("Nothing to export yet - start a conversation first"))
+	}
+	if c.err != nil {
+		return nil, c.err
 	}
 	var page bytes.Buffer
 	if err := exportHTML(&page, exportInfo{title: cmp.Or(session.name(), "zot session"), cwd: session.cwd, id: session.id, model: model, created: session.created, usage: usage}, messages); err != nil {
@@ -1249,7 +1234,7 @@ func (s *atomicServer) exportHTML(c *command) (any, error) {
 // Tools, workflows and commands.
 
 // tools waits for the extensions, as the document says.
-func (s *atomicServer) tools(c *command) (any, error) {
+func (s *atomicServer) tools(c *atomicCommand) (any, error) {
 	a := s.agent
 	a.ext.wait(c.ctx)
 	list := []map[string]any{}
@@ -1296,11 +1281,8 @@ func (s *atomicServer) tools(c *command) (any, error) {
 		"tools": list, "missing": missing, "excluded": excluded}, nil
 }
 
-func (s *atomicServer) workflowRuns(c *command) (any, error) {
-	status, err := c.str("status")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) workflowRuns(c *atomicCommand) (any, error) {
+	status := c.opt("status")
 	runs := []json.RawMessage{}
 	for _, r := range loadWorkflows(s.setup.home, s.setup.cwd) {
 		if status == "" || status == r.text("status") {
@@ -1310,11 +1292,8 @@ func (s *atomicServer) workflowRuns(c *command) (any, error) {
 	return appendJSON(nil, `{"runs":?}`, encode(runs)), nil
 }
 
-func (s *atomicServer) workflowRun(c *command) (any, error) {
-	id, err := c.want("runId")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) workflowRun(c *atomicCommand) (any, error) {
+	id := c.need("runId")
 	for _, r := range loadWorkflows(s.setup.home, s.setup.cwd) {
 		if r.text("runId") == id {
 			return r.encode(), nil
@@ -1323,7 +1302,7 @@ func (s *atomicServer) workflowRun(c *command) (any, error) {
 	return nil, fmt.Errorf("Workflow run not found: %s", id)
 }
 
-func (s *atomicServer) commands(c *command) (any, error) {
+func (s *atomicServer) commands(c *atomicCommand) (any, error) {
 	a := s.agent
 	a.ext.wait(c.ctx)
 	list := []map[string]any{}
@@ -1346,7 +1325,7 @@ func (s *atomicServer) commands(c *command) (any, error) {
 }
 
 // reload starts the extensions anew.
-func (s *atomicServer) reload(c *command) (any, error) {
+func (s *atomicServer) reload(c *atomicCommand) (any, error) {
 	done := make(chan reloaded, 1)
 	s.quiet(func() {
 		s.agent.prepared = false
@@ -1363,18 +1342,14 @@ func (s *atomicServer) reload(c *command) (any, error) {
 // Extensions.
 
 // uiResponse answers a question that an extension_ui_request asked.
-func (s *atomicServer) uiResponse(c *command) (any, error) {
-	id, err := c.str("id")
-	if err != nil {
-		return nil, err
-	}
-	yes, err := c.flag("confirmed", false)
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) uiResponse(c *atomicCommand) (any, error) {
 	d := decision{"deny", ""}
-	if yes {
+	if c.flag("confirmed", false) {
 		d.word = "allow"
+	}
+	id := c.opt("id")
+	if c.err != nil {
+		return nil, c.err
 	}
 	s.agent.mu.Lock()
 	defer s.agent.mu.Unlock()
@@ -1384,9 +1359,9 @@ func (s *atomicServer) uiResponse(c *command) (any, error) {
 	return nil, errAnswered // peers send no response
 }
 
-func (s *atomicServer) panelCommand(c *command) (any, error) {
+func (s *atomicServer) panelCommand(c *atomicCommand) (any, error) {
 	s.agent.mu.Lock() // what comes of it follows the response
 	defer s.agent.mu.Unlock()
-	s.respondLocked(c, nil, s.agent.panelCommand(c))
+	s.respondLocked(c, nil, s.agent.panelCommand(c.command))
 	return nil, errAnswered
 }

@@ -11,7 +11,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
@@ -28,7 +27,6 @@ import (
 type command struct {
 	id   json.RawMessage // nil when absent
 	name string
-	ctx  context.Context // Atomic protocol: ends with an abort that comes behind it
 	object
 }
 

@@ -373,7 +373,7 @@ func (s *session) write(record []byte) (err error) {
 	var b []byte
 	switch {
 	case size == 0:
-		b = s.appendHeader(b)
+		b = append(s.appendHeader(b), '\n')
 		for _, e := range s.entries {
 			b = append(append(b, e.raw...), '\n')
 		}
@@ -411,7 +411,7 @@ func (s *session) appendHeader(dst []byte) []byte {
 	if s.parentSession != "" {
 		dst = appendJSON(dst, `,"parentSession":?`, s.parentSession)
 	}
-	return append(dst, "}\n"...)
+	return append(dst, '}')
 }
 
 // putTornAside moves the piece of a record at the end of the file to another.

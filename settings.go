@@ -67,15 +67,14 @@ func checkCompaction(ratio float64, preserve int) error {
 // order is what a compact command asks for.
 func (s *settings) order(c *command) (o compactOrder, err error) {
 	o = compactOrder{reason: "manual", ratio: s.Compaction.CompressionRatio, preserve: s.Compaction.PreserveRecent}
-	if o.query, err = c.str("query"); err != nil {
-		return o, err
+	o.query, err = c.str("query")
+	if key := "compression_ratio"; c.has(key) && (json.Unmarshal(c.object[key], &o.ratio) != nil || checkCompaction(o.ratio, 0) != nil) {
+		err = c.wrong(key, "a number above 0 and below 1")
 	}
-	for key, to := range map[string]any{"compression_ratio": &o.ratio, "preserve_recent": &o.preserve} {
-		if c.has(key) && json.Unmarshal(c.object[key], to) != nil {
-			return o, fmt.Errorf("compact: %q is a number, not %s", key, kindOf(c.object[key]))
-		}
+	if key := "preserve_recent"; c.has(key) && (json.Unmarshal(c.object[key], &o.preserve) != nil || checkCompaction(0.5, o.preserve) != nil) {
+		err = c.wrong(key, "a whole number from 0")
 	}
-	return o, checkCompaction(o.ratio, o.preserve)
+	return o, err
 }
 
 // save changes keys of the file.
