@@ -492,6 +492,12 @@ func (a *Agent) chosen() choice {
 	return choice{a.model, a.provider, a.reasoning}
 }
 
+func (a *Agent) currentChoice() choice {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.chosen()
+}
+
 // choose changes who answers: now, or with the next turn of the running job.
 func (a *Agent) choose(change func(c *choice)) {
 	a.mu.Lock()

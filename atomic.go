@@ -420,7 +420,10 @@ func (s *atomicServer) startRecovery(c *atomicCommand) (any, error) {
 	first := s.recovery == nil
 	if first {
 		for _, q := range s.pending {
-			kind := slices.Index(queueNames[:], q.kind)
+			kind := steering
+			if q.kind == queueNames[followUp] {
+				kind = followUp
+			}
 			a.queues[kind].messages = append(a.queues[kind].messages, q)
 		}
 		if unanswered(a.messages) && len(a.jobs) == 0 {
@@ -540,17 +543,6 @@ func appendModel(dst []byte, m *Model) []byte {
 		m.Price.Input, m.Price.Output, m.Price.CacheRead, m.Price.CacheWrite)
 }
 
-func appendModels(dst []byte, models []*Model) []byte {
-	dst = append(dst, '[')
-	for i, m := range models {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendModel(dst, m)
-	}
-	return append(dst, ']')
-}
-
 // levelName is the level that a model is asked with.
 func levelName(m *Model, level string) string { return cmp.Or(m.clamp(level), "off") }
 
@@ -582,31 +574,32 @@ func (s *atomicServer) choose(m *Model, source string, persist bool) error {
 	if err != nil {
 		return err
 	}
-	a := s.agent
-	a.mu.Lock()
-	before := a.chosen()
-	a.mu.Unlock()
-	a.choose(func(c *choice) { c.model, c.provider = m, client })
-	if _, err := a.session.append("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID); err != nil {
+	before := s.agent.currentChoice()
+	wanted := cmp.Or(s.setup.settings.ModelThinkingLevels[m.ref()], before.reasoning)
+	s.agent.choose(func(c *choice) { c.model, c.provider, c.reasoning = m, client, wanted })
+	session := s.agent.currentSession()
+	if _, err := session.append("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID); err != nil {
 		return err
-	}
-	if was, is := levelName(before.model, before.reasoning), levelName(m, before.reasoning); was != is {
-		defer s.say(`{"type":"thinking_level_changed","level":?}`, is)
 	}
 	if m != before.model {
 		s.say(`{"type":"model_changed","model":?,"previousModel":?,"source":?}`, appendModel(nil, m), appendModel(nil, before.model), source)
 	}
+	level := levelName(m, wanted)
+	if level != levelName(before.model, before.reasoning) {
+		if _, err := session.append("thinking_level_change", `"thinkingLevel":?`, level); err != nil {
+			return err
+		}
+		s.say(`{"type":"thinking_level_changed","level":?}`, level)
+	}
 	if !persist {
 		return nil
 	}
-	return s.setup.settings.save(map[string]any{"defaultProvider": m.Provider, "defaultModel": m.ID, "defaultThinkingLevel": levelName(m, before.reasoning)})
+	return s.setup.settings.save(map[string]any{"defaultProvider": m.Provider, "defaultModel": m.ID, "defaultThinkingLevel": level})
 }
 
 // available are the models of providers that have a key.
 func (s *atomicServer) available() (models []*Model) {
-	s.agent.mu.Lock()
-	current := s.agent.chosen().model.Provider
-	s.agent.mu.Unlock()
+	current := s.agent.currentChoice().model.Provider
 	for _, p := range s.setup.catalog {
 		if key, err := credential(p, s.setup.keyFor(p), s.setup.home); err == nil && (key != "" || p.Name == current) {
 			for _, m := range p.models() {
@@ -622,19 +615,17 @@ func (s *atomicServer) cycleModel(c *atomicCommand) (any, error) {
 	if c.err != nil || len(models) < 2 {
 		return json.RawMessage("null"), nil
 	}
-	s.agent.mu.Lock()
-	now := s.agent.chosen()
-	s.agent.mu.Unlock()
-	at := slices.IndexFunc(models, func(m *Model) bool { return m.Provider == now.model.Provider && m.ID == now.model.ID })
+	now := s.agent.currentChoice().model.ref()
+	at := slices.IndexFunc(models, func(m *Model) bool { return m.ref() == now })
 	m := models[(at+1)%len(models)]
 	if err := s.choose(m, "cycle", persist); err != nil {
 		return nil, err
 	}
-	return appendJSON(nil, `{"model":?,"thinkingLevel":?,"isScoped":false}`, appendModel(nil, m), levelName(m, now.reasoning)), nil
+	return appendJSON(nil, `{"model":?,"thinkingLevel":?,"isScoped":false}`, appendModel(nil, m), levelName(m, s.agent.currentChoice().reasoning)), nil
 }
 
 func (s *atomicServer) availableModels(c *atomicCommand) (any, error) {
-	return appendJSON(nil, `{"models":?,"scopedModels":[],"oauthProviders":[],"customAuthProviders":[],"providerAuthStatuses":[]}`, appendModels(nil, s.available())), nil
+	return appendJSON(nil, `{"models":?,"scopedModels":[],"oauthProviders":[],"customAuthProviders":[],"providerAuthStatuses":[]}`, appendList(nil, s.available(), appendModel)), nil
 }
 
 func (s *atomicServer) logout(c *atomicCommand) (any, error) {
@@ -653,7 +644,7 @@ func (s *atomicServer) logout(c *atomicCommand) (any, error) {
 			break
 		}
 	}
-	return appendJSON(nil, `{"provider":?,"authStatus":?,"models":?,"scopedModels":[]}`, name, status, appendModels(nil, s.available())), nil
+	return appendJSON(nil, `{"provider":?,"authStatus":?,"models":?,"scopedModels":[]}`, name, status, appendList(nil, s.available(), appendModel)), nil
 }
 
 func (s *atomicServer) setThinking(c *atomicCommand) (any, error) {
@@ -663,17 +654,14 @@ func (s *atomicServer) setThinking(c *atomicCommand) (any, error) {
 	}
 	level, m, err := s.chooseLevel(level)
 	if err == nil && persist {
-		err = s.setup.settings.save(map[string]any{"defaultThinkingLevel": level})
+		err = s.setup.settings.saveLevel(m, level)
 	}
 	return appendJSON(nil, `{"level":?,"provider":?,"modelId":?}`, level, m.Provider, m.ID), err
 }
 
 // chooseLevel changes the thinking level and returns the one it comes to.
 func (s *atomicServer) chooseLevel(level string) (string, *Model, error) {
-	a := s.agent
-	a.mu.Lock()
-	now := a.chosen()
-	a.mu.Unlock()
+	a, now := s.agent, s.agent.currentChoice()
 	level = levelName(now.model, level)
 	if level == levelName(now.model, now.reasoning) {
 		return level, now.model, nil
@@ -685,9 +673,7 @@ func (s *atomicServer) chooseLevel(level string) (string, *Model, error) {
 }
 
 func (s *atomicServer) cycleThinking(c *atomicCommand) (any, error) {
-	s.agent.mu.Lock()
-	now := s.agent.chosen()
-	s.agent.mu.Unlock()
+	now := s.agent.currentChoice()
 	if len(now.model.Levels) == 0 {
 		return json.RawMessage("null"), nil
 	}
@@ -698,9 +684,7 @@ func (s *atomicServer) cycleThinking(c *atomicCommand) (any, error) {
 }
 
 func (s *atomicServer) thinkingLevels(c *atomicCommand) (any, error) {
-	s.agent.mu.Lock()
-	defer s.agent.mu.Unlock()
-	return appendJSON(nil, `{"levels":?}`, encode(levels(s.agent.chosen().model))), nil
+	return appendJSON(nil, `{"levels":?}`, encode(levels(s.agent.currentChoice().model))), nil
 }
 
 // Queue modes, compaction and retry.
@@ -1020,14 +1004,9 @@ func (s *atomicServer) fork(c *atomicCommand) (any, error) {
 }
 
 func (s *atomicServer) forkMessages(c *atomicCommand) (any, error) {
-	dst := []byte(`{"messages":[`)
-	for i, p := range s.agent.currentSession().forkPoints() {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendJSON(dst, `{"entryId":?,"text":?}`, p.entryID, p.text)
-	}
-	return json.RawMessage(append(dst, "]}"...)), nil
+	return appendJSON(nil, `{"messages":?}`, appendList(nil, s.agent.currentSession().forkPoints(), func(dst []byte, p forkPoint) []byte {
+		return appendJSON(dst, `{"entryId":?,"text":?}`, p.entryID, p.text)
+	})), nil
 }
 
 func (s *atomicServer) entries(c *atomicCommand) (any, error) {
@@ -1126,11 +1105,7 @@ func (s *atomicServer) setName(c *atomicCommand) (any, error) {
 
 func (s *atomicServer) list(c *atomicCommand) (any, error) {
 	infos, err := listSessions(s.setup.sessions)
-	dst := []byte(`{"sessions":[`)
-	for i, n := range infos {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+	return appendJSON(nil, `{"sessions":?}`, appendList(nil, infos, func(dst []byte, n sessionInfo) []byte {
 		dst = appendJSON(dst, `{"path":?,"id":?,"cwd":?,"created":?,"modified":?,"messageCount":?,"firstMessage":?`,
 			n.path, n.id, n.cwd, n.created.UTC().Format(isoTime), n.modified.UTC().Format(isoTime), n.messages, n.firstMessage)
 		for _, f := range [][2]string{{"name", n.name}, {"parentSessionPath", n.parentSession}, {"summary", n.summary}, {"summarizedThroughId", n.summarizedThrough}} {
@@ -1138,9 +1113,8 @@ func (s *atomicServer) list(c *atomicCommand) (any, error) {
 				dst = appendJSON(dst, `,?:?`, f[0], f[1])
 			}
 		}
-		dst = append(dst, '}')
-	}
-	return json.RawMessage(append(dst, "]}"...)), err
+		return append(dst, '}')
+	})), err
 }
 
 func (s *atomicServer) summary(c *atomicCommand) (any, error) {

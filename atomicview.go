@@ -293,12 +293,17 @@ func (v *atomicView) compactionEnd(e *Event) {
 	})
 }
 
+// request asks the client's user interface for something; nothing is answered.
+func (v *atomicView) request(method, members string, values ...any) {
+	v.say(`{"type":"extension_ui_request","id":?,"method":?,?}`, newUUID(time.Now()), method, appendJSON(nil, members, values...))
+}
+
 // note is a line for the user.
 func (v *atomicView) note(level, from, text string) {
 	if level == "warn" {
 		level = "warning"
 	}
-	v.say(`{"type":"extension_ui_request","id":?,"method":"notify","message":?,"notifyType":?,"extension":?}`, newUUID(time.Now()), text, level, from)
+	v.request("notify", `"message":?,"notifyType":?,"extension":?`, text, level, from)
 }
 
 // extension passes on what extensions say, as requests to the client's user
@@ -315,14 +320,14 @@ func (v *atomicView) extension(e *Event) {
 	case "ext_display":
 		v.note("info", from, e.Text)
 	case "ext_clear_notes":
-		v.say(`{"type":"extension_ui_request","id":?,"method":"clearNotes","extension":?}`, newUUID(time.Now()), from)
+		v.request("clearNotes", `"extension":?`, from)
 	case "ext_insert":
-		v.say(`{"type":"extension_ui_request","id":?,"method":"set_editor_text","text":?,"extension":?}`, newUUID(time.Now()), e.Text, from)
+		v.request("set_editor_text", `"text":?,"extension":?`, e.Text, from)
 	case "ext_panel_open", "ext_panel_render":
 		lines := append(append([]string{e.Panel.Title}, e.Panel.Lines...), e.Panel.Footer)
-		v.say(`{"type":"extension_ui_request","id":?,"method":"setWidget","widgetKey":?,"widgetLines":?,"extension":?}`, newUUID(time.Now()), e.Panel.ID, encode(lines), from)
+		v.request("setWidget", `"widgetKey":?,"widgetLines":?,"extension":?`, e.Panel.ID, encode(lines), from)
 	case "ext_panel_close":
-		v.say(`{"type":"extension_ui_request","id":?,"method":"setWidget","widgetKey":?,"extension":?}`, newUUID(time.Now()), e.Panel.ID, from)
+		v.request("setWidget", `"widgetKey":?,"extension":?`, e.Panel.ID, from)
 	case "tool_confirmation_requested":
 		v.say(`{"type":"extension_ui_request","id":?,"method":"confirm","title":?,"message":?,"toolCallId":?}`, e.Call.ID, "Allow "+e.Call.Name+"?", e.Text, e.Call.ID)
 	}

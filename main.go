@@ -516,7 +516,11 @@ func (s *setup) chooseModel() (err error) {
 	}
 	s.model = s.configured(m)
 	if s.flagLevel == "" {
-		o.reasoning = cmp.Or(s.restored.level, o.reasoning)
+		level := ""
+		if o.atomic() || o.mode == "" {
+			level = s.settings.ModelThinkingLevels[m.ref()]
+		}
+		o.reasoning = cmp.Or(s.restored.level, level, o.reasoning)
 	}
 	return nil
 }
@@ -591,9 +595,7 @@ func (a *Agent) begin(s *session) error {
 	if s.leafID() != "" {
 		return nil
 	}
-	a.mu.Lock()
-	c := a.chosen()
-	a.mu.Unlock()
+	c := a.currentChoice()
 	_, err := s.append("model_change", `"provider":?,"modelId":?`, c.model.Provider, c.model.ID)
 	if err == nil {
 		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(c.model, c.reasoning))

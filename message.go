@@ -289,12 +289,5 @@ func appendMessageOnce(dst []byte, m *Message) []byte {
 
 // appendAgentMessages appends an array of messages.
 func appendAgentMessages(dst []byte, messages []*Message) []byte {
-	dst = append(dst, '[')
-	for i, m := range messages {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendMessageOnce(dst, m)
-	}
-	return append(dst, ']')
+	return appendList(dst, messages, appendMessageOnce)
 }

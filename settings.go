@@ -4,10 +4,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -15,11 +19,12 @@ import (
 type settings struct {
 	path string
 
-	DefaultProvider      string `json:"defaultProvider"`
-	DefaultModel         string `json:"defaultModel"`
-	DefaultThinkingLevel string `json:"defaultThinkingLevel"`
-	SteeringMode         string `json:"steeringMode"`
-	FollowUpMode         string `json:"followUpMode"`
+	DefaultProvider      string            `json:"defaultProvider"`
+	DefaultModel         string            `json:"defaultModel"`
+	DefaultThinkingLevel string            `json:"defaultThinkingLevel"`
+	ModelThinkingLevels  map[string]string `json:"modelThinkingLevels"` // by provider/id
+	SteeringMode         string            `json:"steeringMode"`
+	FollowUpMode         string            `json:"followUpMode"`
 	Compaction           struct {
 		Enabled          bool    `json:"enabled"`
 		CompressionRatio float64 `json:"compression_ratio"`
@@ -47,12 +52,10 @@ func loadSettings(home string) (*settings, error) {
 			return nil, fmt.Errorf("%s: %q is all or one-at-a-time, not %q", s.path, key, mode)
 		}
 	}
-	if s.DefaultThinkingLevel != "" {
-		level, err := parseReasoning(s.DefaultThinkingLevel)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.path, err)
+	for _, level := range append(slices.Collect(maps.Values(s.ModelThinkingLevels)), cmp.Or(s.DefaultThinkingLevel, "off")) {
+		if !slices.Contains(reasoningLevels, level) {
+			return nil, fmt.Errorf("%s: a thinking level is one of %s, not %q", s.path, strings.Join(reasoningLevels, ", "), level)
 		}
-		s.DefaultThinkingLevel = level
 	}
 	return s, checkCompaction(s.Compaction.CompressionRatio, s.Compaction.PreserveRecent)
 }
@@ -76,6 +79,18 @@ func (s *settings) order(c *command) (o compactOrder, err error) {
 	}
 	return o, err
 }
+
+// saveLevel makes a thinking level the default, and that of a model.
+func (s *settings) saveLevel(m *Model, level string) error {
+	if s.ModelThinkingLevels == nil {
+		s.ModelThinkingLevels = map[string]string{}
+	}
+	s.ModelThinkingLevels[m.ref()] = level
+	return s.save(map[string]any{"defaultThinkingLevel": level, "modelThinkingLevels": s.ModelThinkingLevels})
+}
+
+// ref names a model with its provider.
+func (m *Model) ref() string { return m.Provider + "/" + m.ID }
 
 // save changes keys of the file.
 func (s *settings) save(changes map[string]any) error {
