@@ -202,6 +202,7 @@ type Event struct {
 	Queue   [2][]string     // queue_update: the texts of the steering and the follow-up messages
 
 	Extension string // notice and ext_*: who; "" is zot itself
+	Startup   bool   // notice: the extension could not be started
 	Manifest  string // notice: the path of the extension's, when it is about it and not by it
 	Panel     *panel // ext_panel_*
 }

@@ -638,7 +638,7 @@ func (s *atomicServer) logout(c *atomicCommand) (any, error) {
 		return nil, err
 	}
 	status := json.RawMessage(`{"configured":false}`)
-	for _, key := range p.EnvKeys {
+	for key := range strings.SplitSeq(p.APIKeyEnv, ",") {
 		if os.Getenv(key) != "" {
 			status = appendJSON(nil, `{"configured":true,"source":"environment","label":?}`, key)
 			break
@@ -787,26 +787,14 @@ func (s *atomicServer) bash(c *atomicCommand) (any, error) {
 			s.respond(c, nil, err)
 			return
 		}
-		data := appendJSON(nil, `{"output":?`, r.output)
-		if r.state != nil && r.state.ExitCode() >= 0 && !r.aborted {
-			data = appendJSON(data, `,"exitCode":?`, r.state.ExitCode())
-		}
-		data = appendJSON(data, `,"cancelled":?,"truncated":?`, r.aborted, r.truncation != nil)
-		if r.truncation != nil {
-			data = appendJSON(data, `,"fullOutputPath":?`, encode(r.fullOutput))
-		}
-		note := appendJSON(nil, `{"role":"bashExecution","command":?,?`, text, data[1:])
-		if private {
-			note = append(note, `,"excludeFromContext":true`...)
-		}
-		m, err := parseAgentMessage(appendJSON(note, `,"timestamp":?}`, time.Now().UnixMilli()))
+		m, err := r.message(text, private)
 		if err == nil {
 			s.mu.Lock()
 			s.notes = append(s.notes, bashNote{home, m})
 			s.mu.Unlock()
 			s.lane.add(s.takeNotes)
 		}
-		s.respond(c, append(json.RawMessage(data), '}'), err)
+		s.respond(c, append(r.appendFields(json.RawMessage("{")), '}'), err)
 	})
 	return nil, errAnswered
 }

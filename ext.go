@@ -116,6 +116,8 @@ type extHost struct {
 	tell      func(*Event) // hands an event to the client
 	flush     func()       // waits until the client has caught up
 	builtin   func(name string) bool
+	// interactive: there is a user who could have typed what is submitted.
+	interactive bool
 	// observe, for doctor, gets each frame that came and each problem that was
 	// logged. It may be nil, and must not block.
 	observe func(e *extension, frame object, problem string)
@@ -246,7 +248,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	go func() { // ends with the last start
 		for _, e := range exts {
 			if <-e.ready; e.err != nil {
-				e.notice("error", "%v", e.err)
+				h.tell(&Event{Type: "notice", Extension: e.Name, Level: "error", Manifest: filepath.Join(e.dir, "extension.json"), Text: e.err.Error(), Startup: true})
 			}
 		}
 		h.notify("session_start", "")
@@ -622,7 +624,11 @@ func (e *extension) frame(o object) {
 		})
 	case "tool_result", "event_intercept_response", "command_response", "tool_progress":
 		e.reply(typ, o)
-	case "shutdown_ack", "submit": // submit is for the interactive host
+	case "shutdown_ack":
+	case "submit":
+		if e.host.interactive {
+			e.host.tell(&Event{Type: "ext_submit", Extension: e.Name, Text: o.text("text")})
+		}
 	default:
 		e.show(typ, o)
 	}

@@ -164,7 +164,9 @@ func parseAgentMessage(raw json.RawMessage) (*Message, error) {
 		case "activate":
 			json.Unmarshal(value, &m.Activate)
 		case "details":
-			m.details = json.RawMessage(value)
+			if details, err := normalize(value); err == nil {
+				m.details = details
+			}
 		}
 	})
 	if !whole {
