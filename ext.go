@@ -193,7 +193,7 @@ func (e *extension) readManifest() error {
 		return err
 	case name == "":
 		return fmt.Errorf("%s: \"name\" is missing", path)
-	case name != e.Name:
+	case !extensionName().MatchString(name):
 		return fmt.Errorf("%s: the name %q must be letters, digits, dot, underscore and hyphen, and must not start with a dot", path, name)
 	case e.Exec == "" && len(e.Skills) == 0 && !e.has("theme.json") && !e.has("themes/theme.json"):
 		return fmt.Errorf("%s: \"exec\" is missing (only bundles of skills or a theme need none)", path)
@@ -248,7 +248,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	go func() { // ends with the last start
 		for _, e := range exts {
 			if <-e.ready; e.err != nil {
-				h.tell(&Event{Type: "notice", Extension: e.Name, Level: "error", Text: e.err.Error(), Fault: true, Startup: true})
+				h.tell(&Event{Type: "notice", Extension: e.Name, Level: "error", Manifest: filepath.Join(e.dir, "extension.json"), Text: e.err.Error(), Startup: true})
 			}
 		}
 		h.notify("session_start", "")
@@ -557,7 +557,7 @@ func (e *extension) logf(format string, values ...any) {
 
 // notice tells the client something about the extension. No lock may be held.
 func (e *extension) notice(level, format string, values ...any) {
-	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Fault: true, Text: fmt.Sprintf(format, values...)})
+	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Manifest: filepath.Join(e.dir, "extension.json"), Text: fmt.Sprintf(format, values...)})
 }
 
 // readFrames takes the frames of an extension until the pipe ends or is closed.

@@ -395,6 +395,7 @@ type setup struct {
 	model     *Model
 	skills    []promptFile
 	templates []promptFile
+	env       *toolEnv
 	builtins  []*tool
 	tools     []*tool // those of them that the flags leave
 	exts      []*extension
@@ -515,7 +516,11 @@ func (s *setup) chooseModel() (err error) {
 	}
 	s.model = s.configured(m)
 	if s.flagLevel == "" {
-		o.reasoning = cmp.Or(s.restored.level, o.reasoning)
+		level := ""
+		if o.atomic() || o.mode == "" {
+			level = s.settings.ModelThinkingLevels[m.ref()]
+		}
+		o.reasoning = cmp.Or(s.restored.level, level, o.reasoning)
 	}
 	return nil
 }
@@ -590,9 +595,10 @@ func (a *Agent) begin(s *session) error {
 	if s.leafID() != "" {
 		return nil
 	}
-	_, err := s.append("model_change", `"provider":?,"modelId":?`, a.model.Provider, a.model.ID)
+	c := a.currentChoice()
+	_, err := s.append("model_change", `"provider":?,"modelId":?`, c.model.Provider, c.model.ID)
 	if err == nil {
-		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(a.model, a.reasoning))
+		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(c.model, c.reasoning))
 	}
 	return err
 }
@@ -671,7 +677,8 @@ func (s *setup) client(m *Model) (provider, error) {
 
 // chooseTools makes the tools that the flags leave.
 func (s *setup) chooseTools() error {
-	all := builtinTools(&toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop})
+	s.env = &toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop}
+	all := builtinTools(s.env)
 	if len(s.skills) > 0 {
 		all = append(all, skillTool(s.skills))
 	}

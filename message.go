@@ -271,20 +271,28 @@ func parseAgentUsage(raw []byte) *Usage {
 		u.Reasoning = &n
 	}
 	json.Unmarshal(v[5], &u.Cost)
+	for _, dollars := range []*float64{&u.Cost.Input, &u.Cost.Output, &u.Cost.CacheRead, &u.Cost.CacheWrite, &u.Cost.Total} {
+		*dollars = max(0, min(*dollars, 1e9)) // sums stay numbers that JSON has
+	}
 	if *u == (Usage{}) {
 		return nil
 	}
 	return u
 }
 
+// appendMessageOnce appends a message, which is encoded only once: for the
+// client. In a process it has one format.
+func appendMessageOnce(dst []byte, m *Message) []byte {
+	f := m.frame.Load()
+	if f == nil {
+		b := appendAgentMessage(nil, m)
+		f = &b
+		m.frame.Store(f)
+	}
+	return append(dst, *f...)
+}
+
 // appendAgentMessages appends an array of messages.
 func appendAgentMessages(dst []byte, messages []*Message) []byte {
-	dst = append(dst, '[')
-	for i, m := range messages {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendAgentMessage(dst, m)
-	}
-	return append(dst, ']')
+	return appendList(dst, messages, appendMessageOnce)
 }

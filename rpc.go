@@ -99,7 +99,7 @@ func serve(in io.Reader, idle func(), handle func(*command, error) (stop bool)) 
 func parseCommand(line []byte) (*command, error) {
 	o, err := parseObject(line)
 	if err != nil {
-		return &command{name: "parse"}, fmt.Errorf("failed to parse command: %w", err)
+		return &command{name: "parse"}, fmt.Errorf("Failed to parse command: %w", err)
 	}
 	c := &command{object: o, name: "parse"}
 	if o.has("id") {

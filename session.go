@@ -75,8 +75,10 @@ func sessionsDir(home, cwd string) string {
 // newSession begins a session, in memory only if dir is "". An empty id stands
 // for a new one. Its file is made with the first entry that is worth one.
 func newSession(dir, cwd, id, parentSession string) (*session, error) {
-	if id != "" && !sessionID().MatchString(id) {
-		return nil, fmt.Errorf("session id %q: an id is made of letters, digits, '.', '_' and '-', begins and ends with a letter or digit and has at most 128 characters", id)
+	if id != "" {
+		if err := checkSessionID(id); err != nil {
+			return nil, err
+		}
 	}
 	now := time.Now().UTC()
 	s := &session{id: cmp.Or(id, newUUID(now)), cwd: cwd, dir: dir, parentSession: parentSession, created: now, byID: map[string]*entry{}}
@@ -85,6 +87,14 @@ func newSession(dir, cwd, id, parentSession string) (*session, error) {
 		s.path = filepath.Join(dir, stamp+"_"+s.id+".jsonl")
 	}
 	return s, nil
+}
+
+// checkSessionID: ids become parts of file names.
+func checkSessionID(id string) error {
+	if !sessionID().MatchString(id) {
+		return fmt.Errorf("session id %q: an id is made of letters, digits, '.', '_' and '-', begins and ends with a letter or digit and has at most 128 characters", id)
+	}
+	return nil
 }
 
 var sessionID = lazyRegexp(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
@@ -186,7 +196,7 @@ func parseHeader(line []byte) (h header, err error) {
 		return h, fmt.Errorf("version %d of the format is newer than version %d, the newest that this zot reads", h.version, sessionVersion)
 	}
 	h.cwd, h.parentSession, h.created = textOf(v[4]), textOf(v[5]), parseTime(v[3])
-	return h, nil
+	return h, checkSessionID(h.id)
 }
 
 // take adds a record, which is never changed afterwards, and makes it the leaf.
@@ -377,7 +387,7 @@ func (s *session) write(record []byte) (err error) {
 	var b []byte
 	switch {
 	case size == 0:
-		b = s.appendHeader(b)
+		b = append(s.appendHeader(b), '\n')
 		for _, e := range s.entries {
 			b = append(append(b, e.raw...), '\n')
 		}
@@ -415,7 +425,7 @@ func (s *session) appendHeader(dst []byte) []byte {
 	if s.parentSession != "" {
 		dst = appendJSON(dst, `,"parentSession":?`, s.parentSession)
 	}
-	return append(dst, "}\n"...)
+	return append(dst, '}')
 }
 
 // putTornAside moves the piece of a record at the end of the file to another.
@@ -499,6 +509,13 @@ func (s *session) navigate(id string) error {
 	return nil
 }
 
+// entry returns the entry with an id, nil if there is none.
+func (s *session) entry(id string) *entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[id]
+}
+
 func notFound(id string) error { return fmt.Errorf("Entry not found: %s", id) }
 
 // branch returns the entries from the root to the leaf.
@@ -580,7 +597,7 @@ func (s *session) tree() []byte {
 		dst = appendJSON(dst, `{"entry":?`, e.raw)
 		if l := labels[e.id]; l != nil {
 			if v, _ := pick(l.raw, "label", "timestamp"); textOf(v[0]) != "" {
-				dst = appendJSON(dst, `,"label":?,"labelTimestamp":?`, v[0], v[1])
+				dst = appendJSON(dst, `,"label":?,"labelTimestamp":?`, v[0], orElse(v[1], "null"))
 			}
 		}
 		dst = append(dst, `,"children":[`...)
@@ -612,9 +629,7 @@ func (s *session) forkPoints() (points []forkPoint) {
 // fork makes a session of what came before a message of the user. It returns
 // the text of that message.
 func (s *session) fork(entryID string) (n *session, text string, err error) {
-	s.mu.Lock()
-	e := s.byID[entryID]
-	s.mu.Unlock()
+	e := s.entry(entryID)
 	if e == nil || !e.isUser() {
 		return nil, "", errors.New("Invalid entry ID for forking")
 	}
@@ -897,15 +912,22 @@ func findSession(dir, id string) (path string, err error) {
 	return "", fmt.Errorf("no session %s in %s: %w", id, dir, fs.ErrNotExist)
 }
 
-// deleteSession removes a session with all that was kept beside its file. That
-// there is none is no error.
-func deleteSession(dir, id string) error {
-	var path string
-	if err := eachSession(dir, func(p string, h header) {
+// sessionPath returns the file of the session with exactly this id, "" if there
+// is none.
+func sessionPath(dir, id string) (path string, err error) {
+	err = eachSession(dir, func(p string, h header) {
 		if h.id == id {
 			path = p
 		}
-	}); err != nil || path == "" {
+	})
+	return path, err
+}
+
+// deleteSession removes a session with all that was kept beside its file. That
+// there is none is no error.
+func deleteSession(dir, id string) error {
+	path, err := sessionPath(dir, id)
+	if err != nil || path == "" {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

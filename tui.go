@@ -403,7 +403,7 @@ func (t *tui) show(e *Event) {
 			t.failures = append(t.failures, e.Text)
 		} else {
 			n := note{extension: e.Extension, text: e.Text, style: st}
-			if e.Fault {
+			if e.Manifest != "" {
 				n.extension = "" // the text says who
 			}
 			t.addNote(n)

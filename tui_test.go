@@ -382,7 +382,7 @@ func (p *terminal) await(at string, want []string, everything bool) {
 	var rows []string
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		var whole bool
-		if rows, whole = p.screen.picture(everything); whole && slices.EqualFunc(want, rows, func(w, r string) bool { return matchValue(w, r) }) {
+		if rows, whole = p.screen.picture(everything); whole && slices.EqualFunc(want, rows, func(w, r string) bool { return names{}.match(w, r) }) {
 			return
 		}
 	}
@@ -480,7 +480,7 @@ func replayScreens(t *testing.T, path string) {
 			p.await(at, block, verb == "history")
 		case "has":
 			name, want, _ := strings.Cut(arg, " ")
-			awaitLine(t, at, filepath.Join(dir, name), want, seen)
+			names{}.awaitLine(t, at, filepath.Join(dir, name), want, seen)
 		case "exit":
 			code, _ := strconv.Atoi(arg)
 			p.exit(code)
