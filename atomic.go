@@ -10,7 +10,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -1172,25 +1171,15 @@ func compactedNow(messages []*Message) bool {
 }
 
 func (s *atomicServer) exportHTML(c *atomicCommand) (any, error) {
-	session := s.agent.currentSession()
-	path := cmp.Or(c.opt("outputPath"), "zot-session-"+session.id+".html")
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(s.setup.cwd, path)
-	}
-	s.agent.mu.Lock()
-	messages, usage, model := s.agent.messages, s.agent.usage, s.agent.chosen().model.ID
-	s.agent.mu.Unlock()
-	if len(messages) == 0 {
-		c.keep(errors.New("Nothing to export yet - start a conversation first"))
-	}
+	path := c.opt("outputPath")
 	if c.err != nil {
 		return nil, c.err
 	}
-	var page bytes.Buffer
-	if err := exportHTML(&page, exportInfo{title: cmp.Or(session.name(), "zot session"), cwd: session.cwd, id: session.id, model: model, created: session.created, usage: usage}, messages); err != nil {
+	path, err := s.agent.export(s.setup.cwd, path)
+	if err != nil {
 		return nil, err
 	}
-	return appendJSON(nil, `{"path":?}`, path), replaceFile(path, page.Bytes())
+	return appendJSON(nil, `{"path":?}`, path), nil
 }
 
 // Tools, workflows and commands.

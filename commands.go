@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -282,24 +281,8 @@ func (t *tui) name(name string) {
 	t.say("the name is %q", name)
 }
 
-// export writes the conversation as a page.
 func (t *tui) export(path string) {
-	a, info := t.agent, exportInfo{title: "zot session", cwd: t.cwd, created: time.Now()}
-	if s := a.currentSession(); s != nil {
-		info.title, info.id, info.created = cmp.Or(s.name(), info.title), s.id, s.created
-	}
-	a.mu.Lock()
-	messages := a.messages
-	info.usage, info.model = a.usage, a.model.ID
-	a.mu.Unlock()
-	if path = cmp.Or(path, "zot-session-"+info.created.Format("20060102-150405")+".html"); !filepath.IsAbs(path) {
-		path = filepath.Join(t.cwd, path)
-	}
-	var page bytes.Buffer
-	err := exportHTML(&page, info, messages)
-	if err == nil {
-		err = replaceFile(path, page.Bytes())
-	}
+	path, err := t.agent.export(t.cwd, path)
 	if err != nil {
 		t.fail(err)
 		return

@@ -1,3 +1,6 @@
+// What the terminal host shows in the live area: what goes on, above what has
+// the focus (a question, a list, a panel or the editor), above the status row.
+// It only looks at the state; each part is cut to what the terminal has room for.
 package main
 
 import (
