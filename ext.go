@@ -28,6 +28,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -73,11 +74,11 @@ type extension struct {
 	host    *extHost
 	logFrom int64 // where this run begins in the log
 	stdin   io.Closer
-	stdout  io.Closer
 	ready   chan struct{} // closed when its start-up is over, well or not
-	read    chan struct{} // closed when its stdout has ended
-	gone    chan struct{} // closed when it has ended and that was told
+	ended   chan struct{} // closed when it has ended and nothing more comes from it
+	gone    chan struct{} // closed when that was told, too
 	news    chan struct{} // capacity 1: something changed that its start-up waits for
+	unread  atomic.Bool   // its frames wait for a client that does not read
 
 	// Guarded by the host's lock.
 	group                 *group // nil when it was not started
@@ -87,7 +88,19 @@ type extension struct {
 	fresh                 []*registration            // not committed yet
 	subscribed            map[string]map[string]bool // by "events" or "intercept", by event
 	pending               map[string]chan object     // by type and id of the reply
-	unread                bool                       // its frames wait for a client that does not read
+	problems, notes       findings                   // what it did wrong; what it told the user
+	acked                 bool                       // it answered shutdown
+}
+
+// findings are the last things that were found out about an extension.
+type findings struct {
+	last  []string // 20 at most
+	count int
+}
+
+func (f *findings) add(text string) {
+	f.count++
+	f.last = append(f.last[max(0, len(f.last)-19):], text)
 }
 
 // registration is a command or a tool that an extension offers.
@@ -116,10 +129,7 @@ type extHost struct {
 	tell      func(*Event) // hands an event to the client
 	flush     func()       // waits until the client has caught up
 	builtin   func(name string) bool
-	// observe, for doctor, gets each frame that came and each problem that was
-	// logged. It may be nil, and must not block.
-	observe func(e *extension, frame object, problem string)
-	ctx     context.Context // ends when the process must
+	ctx       context.Context // ends when the process must
 
 	mu       sync.Mutex
 	exts     []*extension
@@ -233,7 +243,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	for _, e := range exts {
 		e.host, e.startedAt, e.pending = h, time.Now(), map[string]chan object{}
 		e.subscribed = map[string]map[string]bool{"events": {}, "intercept": {}}
-		e.ready, e.read, e.gone, e.news = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+		e.ready, e.ended, e.gone, e.news = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
 	}
 	h.mu.Unlock()
 	for _, e := range exts {
@@ -343,19 +353,7 @@ func (e *extension) live() {
 	if e.err != nil {
 		e.group.kill(0) // also what is left of one whose first process has ended
 	}
-	tick := time.NewTicker(time.Minute)
-	defer tick.Stop()
-	for running := true; running; {
-		select {
-		case <-e.group.exited:
-			running = false
-		case <-tick.C:
-			if info, err := os.Stat(e.log); err == nil && info.Size() > maxLiveLog {
-				os.Truncate(e.log, 0)
-			}
-		}
-	}
-	e.drain()
+	<-e.ended
 	h := e.host
 	h.mu.Lock()
 	panels, guards := maps.Clone(h.panels), e.subscribed["intercept"]["tool_call"]
@@ -370,12 +368,12 @@ func (e *extension) live() {
 	if expected || e.err != nil { // e.err is told with the start
 		return
 	}
-	state, lost := exitText(e.group.state), "its tools and commands no longer work"
+	lost := "its tools and commands no longer work"
 	if guards {
 		lost += ", and its guard over tool calls is gone"
 	}
-	e.logf("it ended by itself (%s): an extension runs until it gets shutdown or the end of its stdin", state)
-	e.notice("error", "extension %s ended (%s): %s. log: %s", e.Name, state, lost, e.log)
+	e.logf("it ended by itself (%s): an extension runs until it gets shutdown or the end of its stdin", e.exit())
+	e.notice("error", "extension %s ended (%s): %s. log: %s", e.Name, e.exit(), lost, e.log)
 }
 
 // start spawns the extension and returns when it is ready or has failed. Silence
@@ -385,7 +383,7 @@ func (e *extension) start() error {
 	if err := e.spawn(); err != nil {
 		return fmt.Errorf("extension %s could not be started: %w%s", e.Name, err, e.story())
 	}
-	exited := e.group.exited
+	ended := e.ended
 	for {
 		e.host.mu.Lock()
 		end, greeted, ready := e.startedAt.Add(helloWait), !e.helloAt.IsZero(), !e.readyAt.IsZero()
@@ -399,11 +397,11 @@ func (e *extension) start() error {
 		e.host.mu.Unlock()
 		left := time.Until(quiet)
 		switch {
-		case ready, exited == nil && e.expected():
+		case ready, ended == nil && e.expected():
 			return nil
-		case exited == nil && greeted:
+		case ended == nil && greeted:
 			return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
-		case exited == nil:
+		case ended == nil:
 			return fmt.Errorf("extension %s ended before hello%s", e.Name, e.story())
 		case left <= 0 && !greeted:
 			return fmt.Errorf("extension %s sent no hello in %v and was ended (most languages hold back what they write to a pipe: flush it)%s", e.Name, helloWait, e.story())
@@ -416,9 +414,8 @@ func (e *extension) start() error {
 		select {
 		case <-e.news:
 		case <-time.After(left):
-		case <-exited:
-			e.drain()
-			exited = nil // what it sent last is looked at once more
+		case <-ended:
+			ended = nil // what it sent last is looked at once more
 		}
 	}
 }
@@ -437,18 +434,26 @@ func (e *extension) change(note func()) {
 	}
 }
 
-// spawn starts the process and its reader.
+// program is the path of the executable, or a name that is looked up in PATH.
+func (e *extension) program() string {
+	if !filepath.IsAbs(e.Exec) && (e.has(e.Exec) || strings.ContainsAny(e.Exec, `/\`)) {
+		return filepath.Join(e.dir, e.Exec)
+	}
+	return e.Exec
+}
+
+// spawn starts the process.
 func (e *extension) spawn() error {
+	if info, err := os.Stat(e.log); err == nil && info.Size() > maxLog {
+		os.Rename(e.log, e.log+".1")
+	}
 	log, err := e.openLog()
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	program := e.Exec
-	if !filepath.IsAbs(program) && (e.has(program) || strings.ContainsAny(program, `/\`)) { // else it is looked up in PATH
-		program = filepath.Join(e.dir, program)
-	}
-	cmd := exec.Command(program, e.Args...)
+	e.logFrom, _ = log.Seek(0, io.SeekEnd)
+	cmd := exec.Command(e.program(), e.Args...)
 	cmd.Dir, cmd.Stderr = e.dir, log
 	stdin, err := cmd.StdinPipe()
 	stdout, err2 := cmd.StdoutPipe()
@@ -459,56 +464,79 @@ func (e *extension) spawn() error {
 	if err != nil {
 		return err
 	}
-	e.stdin, e.stdout = stdin, stdout
+	e.stdin = stdin
 	e.host.mu.Lock()
 	e.group, e.out = group, newWriter(stdin, func() {})
 	e.host.mu.Unlock()
-	go func() { // ends with the writer: the pipe is closed behind the last frame
-		<-e.out.done
-		stdin.Close()
-	}()
-	go func() { // ends with the pipe, which drain closes at the latest
-		e.readFrames(stdout)
-		close(e.read)
-	}()
+	go e.watch(stdout)
 	return nil
 }
 
-// drain takes what an extension sent before its end, but does not wait for who
-// holds the pipe longer. It may be called again.
-func (e *extension) drain() {
-	select {
-	case <-e.read:
-	case <-time.After(drainWait):
+// watch takes what an extension sends until it has ended: until its stdout is
+// closed or nobody of its group is left. Its first process may well leave
+// earlier, as launchers do. Who holds the pipe longer is not waited for.
+func (e *extension) watch(stdout io.ReadCloser) {
+	defer close(e.ended)
+	read := make(chan struct{})
+	go func() { // ends with the pipe, which is closed below
+		e.readFrames(stdout)
+		close(read)
+	}()
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	exited := e.group.exited
+	for runs := true; runs; {
+		select {
+		case <-read:
+			runs = false
+			select { // for how it ended
+			case <-e.group.exited:
+			case <-time.After(drainWait):
+			}
+		case <-exited:
+			exited = nil
+			tick.Reset(drainWait)
+		case <-tick.C:
+			if info, err := os.Stat(e.log); err == nil && info.Size() > maxLiveLog {
+				os.Truncate(e.log, 0)
+			}
+			runs = e.group.alive() || e.unread.Load()
+		}
+	}
+	if !isClosed(read) {
 		e.logf("a process that outlives it holds its stdout: give what it starts in the background another")
 	}
-	e.stdout.Close()
+	stdout.Close()
 	e.stdin.Close()
 }
 
-// openLog opens the extension's log, a new one if it has become large.
+// exit says how an extension ended.
+func (e *extension) exit() string {
+	if !isClosed(e.group.exited) {
+		return "it closed its stdout"
+	}
+	return exitText(e.group.state)
+}
+
+// openLog opens the extension's log, to read and to add to it.
 func (e *extension) openLog() (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(e.log), 0o700); err != nil {
 		return nil, err
 	}
-	info, err := os.Stat(e.log)
-	switch {
-	case err == nil && info.Size() > maxLog:
-		os.Rename(e.log, e.log+".1")
-	case err == nil:
-		e.logFrom = info.Size()
+	if info, err := os.Stat(e.log); err == nil && info.Mode()&fs.ModeNamedPipe != 0 { // to open it would wait for its other end
+		return nil, fmt.Errorf("the log %s is a pipe: remove it", e.log)
 	}
-	return os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	return os.OpenFile(e.log, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 }
 
 // story tells how an extension ended, what it last said and where its log is.
 func (e *extension) story() string {
 	s := " (command: " + strings.Join(append([]string{e.Exec}, e.Args...), " ") + ")"
-	if e.group != nil && isClosed(e.group.exited) {
-		s += ": " + exitText(e.group.state)
+	if e.group != nil && isClosed(e.ended) {
+		s += ": " + e.exit()
 	}
 	s += "; "
-	if last := logTail(e.log, e.logFrom, 20); last != "" {
+	if last := e.logTail(20); last != "" {
 		s += "its last output:\n" + last + "\n"
 	}
 	return s + "log: " + e.log
@@ -521,31 +549,29 @@ func exitText(state *os.ProcessState) string {
 	return state.String() // "exit status 3", "signal: killed"
 }
 
-// logTail returns the end of what a file holds from an offset on: up to n
-// lines within 8 KiB.
-func logTail(path string, from int64, n int) string {
-	f, err := os.Open(path)
+// logTail returns the end of what this run wrote to the log: up to n lines
+// within 8 KiB.
+func (e *extension) logTail(n int) string {
+	f, err := e.openLog()
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return ""
-	}
-	from = max(from, info.Size()-8<<10)
-	data, _ := io.ReadAll(io.NewSectionReader(f, from, max(0, info.Size()-from)))
+	size, _ := f.Seek(0, io.SeekEnd)
+	from := max(e.logFrom, size-8<<10)
+	data, _ := io.ReadAll(io.NewSectionReader(f, from, max(0, size-from)))
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd")), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// logf writes a line to the extension's log. No lock may be held.
+// logf writes a line about a mistake of the extension to its log, and keeps the
+// last ones. No lock may be held.
 func (e *extension) logf(format string, values ...any) {
 	problem := fmt.Sprintf(format, values...)
-	if e.host.observe != nil {
-		e.host.observe(e, nil, problem)
-	}
-	f, err := os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	e.host.mu.Lock()
+	e.problems.add(problem)
+	e.host.mu.Unlock()
+	f, err := e.openLog()
 	if err != nil {
 		return
 	}
@@ -591,9 +617,6 @@ func (o object) isTrue(key string) bool { return string(o[key]) == "true" }
 
 // frame handles one frame (spec: Extension -> host).
 func (e *extension) frame(o object) {
-	if e.host.observe != nil {
-		e.host.observe(e, o, "")
-	}
 	typ := o.text("type")
 	if e.helloAt.IsZero() { // only this goroutine sets it
 		if typ != "hello" {
@@ -622,7 +645,9 @@ func (e *extension) frame(o object) {
 		})
 	case "tool_result", "event_intercept_response", "command_response", "tool_progress":
 		e.reply(typ, o)
-	case "shutdown_ack", "submit": // submit is for the interactive host
+	case "shutdown_ack":
+		e.change(func() { e.acked = true })
+	case "submit": // for the interactive host
 	default:
 		e.show(typ, o)
 	}
@@ -637,7 +662,9 @@ func (e *extension) show(typ string, o object) {
 		if !slices.Contains([]string{"info", "success", "warn", "error"}, level) {
 			level = "info"
 		}
-		e.notice(level, "%s", o.text("message"))
+		message := o.text("message")
+		e.change(func() { e.notes.add(fmt.Sprintf("it notified (%s): %s", level, message)) })
+		e.notice(level, "%s", message)
 	case "display":
 		e.host.tell(&Event{Type: "ext_display", Extension: e.Name, Text: cmp.Or(o.text("display"), o.text("text"))})
 	case "clear_notes":
@@ -652,15 +679,9 @@ func (e *extension) show(typ string, o object) {
 		e.logf("unknown frame skipped: %q", typ)
 		return
 	}
-	e.setUnread(true)
+	e.unread.Store(true)
 	e.host.flush()
-	e.setUnread(false)
-}
-
-func (e *extension) setUnread(unread bool) {
-	e.host.mu.Lock()
-	e.unread = unread
-	e.host.mu.Unlock()
+	e.unread.Store(false)
 }
 
 // send puts a frame, see appendJSON, on the extension's stdin. It never blocks.
@@ -870,6 +891,7 @@ func (e *extension) ask(ctx context.Context, wait time.Duration, progress func(s
 	id := strconv.Itoa(h.nextID)
 	key := replyTypes[typ] + " " + id
 	e.pending[key] = replies
+	before := e.problems.count
 	h.mu.Unlock()
 	defer func() {
 		h.mu.Lock()
@@ -895,19 +917,27 @@ func (e *extension) ask(ctx context.Context, wait time.Duration, progress func(s
 			progress(o.text("text"))
 		case <-e.gone:
 			if len(replies) == 0 { // what it sent before its end counts
-				return nil, e.ended()
+				return nil, e.died()
 			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-late:
-			e.host.mu.Lock()
-			unread := e.unread
-			e.host.mu.Unlock()
-			if !unread {
-				return nil, fmt.Errorf("extension %s did not answer within %v", e.Name, wait)
+			if !e.unread.Load() {
+				return nil, fmt.Errorf("extension %s did not answer within %v%s", e.Name, wait, e.since(before))
 			}
 		}
 	}
+}
+
+// since tells of the last mistake of an extension, if it is newer than the first
+// n: a reply that was misspelt, perhaps.
+func (e *extension) since(n int) string {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	if e.problems.count <= n {
+		return ""
+	}
+	return fmt.Sprintf(" (meanwhile: %s)", e.problems.last[len(e.problems.last)-1])
 }
 
 // reply hands a frame to who waits for it. Unknown and late ones are logged.
@@ -931,18 +961,18 @@ func (e *extension) reply(typ string, o object) {
 	}
 }
 
-// ended is the error of a request to an extension that has ended, nil while it
+// died is the error of a request to an extension that has ended, nil while it
 // runs.
-func (e *extension) ended() error {
+func (e *extension) died() error {
 	if !isClosed(e.gone) {
 		return nil
 	}
-	return fmt.Errorf("extension %s has ended (%s)", e.Name, exitText(e.group.state))
+	return fmt.Errorf("extension %s has ended (%s)", e.Name, e.exit())
 }
 
 // call runs a tool.
 func (e *extension) call(ctx context.Context, name string, wait time.Duration, c *toolCall) toolResult {
-	if err := e.ended(); err != nil {
+	if err := e.died(); err != nil {
 		return errorResult(fmt.Sprintf("Tool %s was not run: %v.", name, err))
 	}
 	o, err := e.ask(ctx, wait, c.progress, "tool_call", appendJSON(nil, `,"name":?,"args":?`, name, c.args))
@@ -1216,21 +1246,25 @@ func (h *extHost) stop() (stopped int) {
 }
 
 // stop ends the extension: shutdown, end of its input, two seconds, then
-// signals. One that is not ready yet has nothing to finish and gets no time.
+// signals. One that is not ready yet has nothing to finish.
 func (e *extension) stop() {
+	grace := shutdownWait
+	if !isClosed(e.ready) {
+		grace = 100 * time.Millisecond
+	}
+	end := time.Now().Add(grace)
 	e.send(`{"type":"shutdown"}`)
-	e.out.close(100 * time.Millisecond)
-	if isClosed(e.ready) {
-		for end := time.Now().Add(shutdownWait); e.group.alive() && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
-		}
-		switch {
-		case !e.group.alive():
-		case isClosed(e.group.exited):
-			e.logf("it ended, but other processes that it had started were killed %v after shutdown: end them, too", shutdownWait)
-		default:
-			e.logf("it was killed %v after shutdown: end when shutdown comes or stdin ends", shutdownWait)
-		}
+	e.out.close(grace)
+	e.stdin.Close()
+	for e.group.alive() && time.Now().Before(end) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	switch {
+	case !e.group.alive():
+	case isClosed(e.group.exited):
+		e.logf("it ended, but other processes that it had started were killed %v after shutdown: end them, too", grace)
+	default:
+		e.logf("it was killed %v after shutdown: end when shutdown comes or stdin ends", grace)
 	}
 	e.group.kill(500 * time.Millisecond)
 	select { // its panels are closed then

@@ -25,7 +25,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -218,41 +217,12 @@ func printReport(t *tabwriter.Writer, r *extReport) {
 	}
 }
 
-// doctor watches extensions. It is the host of an agent that gets no work.
-type doctor struct {
-	mu      sync.Mutex // guards what the reports contain
-	reports map[*extension]*extReport
-}
+// nobody is the host of an agent that gets no work.
+type nobody struct{}
 
-func (*doctor) event(*Event)          {}
-func (*doctor) flush(context.Context) {}
-func (*doctor) behind() bool          { return false }
-
-// see takes what the extension host observes.
-func (d *doctor) see(e *extension, frame object, problem string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r := d.reports[e]
-	switch typ := frame.text("type"); {
-	case r == nil: // too late
-	case problem != "":
-		addLine(&r.Problems, problem)
-	case typ == "shutdown_ack":
-		r.Ack = true
-	case typ == "notify":
-		addLine(&r.Notes, fmt.Sprintf("it notified (%s): %s", frame.text("level"), frame.text("message")))
-	}
-}
-
-// addLine keeps the first twenty findings; the log has them all.
-func addLine(list *[]string, text string) {
-	switch n := len(*list); {
-	case n < 20:
-		*list = append(*list, text)
-	case n == 20:
-		*list = append(*list, "and more: see the log")
-	}
-}
+func (nobody) event(*Event)          {}
+func (nobody) flush(context.Context) {}
+func (nobody) behind() bool          { return false }
 
 // extDoctor starts all extensions, or the one in a directory, ends them, and
 // tells what it saw.
@@ -268,19 +238,17 @@ func extDoctor(dirs []string, asJSON bool) error {
 		killAllGroups(250 * time.Millisecond)
 		os.Exit(128 + int(sig.(syscall.Signal)))
 	}()
-	d := &doctor{reports: map[*extension]*extReport{}}
-	reports := []*extReport{}
+	reports, ill := []*extReport{}, 0
 	for _, e := range s.exts {
 		r := newReport(e)
 		for _, path := range e.Skills {
 			if _, err := os.Stat(filepath.Join(e.dir, path)); err != nil {
-				addLine(&r.Problems, `"skills" in extension.json: `+err.Error())
+				r.Problems = append(r.Problems, `"skills" in extension.json: `+err.Error())
 			}
 		}
-		d.reports[e], reports = r, append(reports, r)
+		reports = append(reports, r)
 	}
-	s.observe = d.see
-	a, err := s.agent(context.Background(), d)
+	a, err := s.agent(context.Background(), nobody{})
 	if err != nil {
 		return err
 	}
@@ -293,7 +261,13 @@ func extDoctor(dirs []string, asJSON bool) error {
 	procs.Unlock()
 	killAllGroups(time.Second)
 
-	ill := d.complete(a.ext, offers)
+	a.ext.mu.Lock()
+	for i, r := range reports {
+		if r.fill(s.exts[i], offers); r.Problems != nil {
+			ill++
+		}
+	}
+	a.ext.mu.Unlock()
 	err = printReports(reports, asJSON, printReport)
 	if err == nil && strays > 0 { // of several extensions, whose they are is unknown
 		err = fmt.Errorf("%d processes left their extension's session and still ran: end them at shutdown", strays)
@@ -302,21 +276,6 @@ func extDoctor(dirs []string, asJSON bool) error {
 		err = fmt.Errorf("extensions with problems: %d of %d", ill, len(s.exts))
 	}
 	return err
-}
-
-// complete ends the watching. It returns how many extensions have problems.
-func (d *doctor) complete(h *extHost, offers []*registration) (ill int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for e, r := range d.reports {
-		if r.fill(e, offers); r.Problems != nil {
-			ill++
-		}
-	}
-	d.reports = nil
-	return ill
 }
 
 // fill adds what the extension host, which is locked, knows of an extension.
@@ -336,25 +295,35 @@ func (r *extReport) fill(e *extension, offers []*registration) {
 	r.Intercepts = slices.Sorted(maps.Keys(e.subscribed["intercept"]))
 	r.HelloMS = max(0, e.helloAt.Sub(e.startedAt).Milliseconds())
 	r.ReadyMS = max(0, e.readyAt.Sub(e.startedAt).Milliseconds())
+	r.Ack, r.Problems, r.Notes = e.acked, append(r.Problems, e.problems.all()...), e.notes.all()
 	if e.group != nil && isClosed(e.group.exited) {
 		r.Exit = exitText(e.group.state)
 	}
-	switch {
-	case r.State == "broken":
-		addLine(&r.Problems, r.Error)
-	case r.State != "enabled":
-	case e.err != nil:
-		r.State, r.Error = "failed", e.err.Error()
-		addLine(&r.Problems, r.Error)
-	case !e.readyAt.IsZero():
-		r.State = "ready"
-	default:
-		r.State = "auto-ready"
-		addLine(&r.Notes, fmt.Sprintf(`it did not say that it is ready, so each start waits up to %v for silence: send {"type":"ready"} behind the last registration`, readyWait))
+	if r.State == "enabled" {
+		switch {
+		case e.err != nil:
+			r.State, r.Error = "failed", e.err.Error()
+		case !e.readyAt.IsZero():
+			r.State = "ready"
+		default:
+			r.State = "auto-ready"
+			r.Notes = append(r.Notes, fmt.Sprintf(`it did not say that it is ready, so each start waits up to %v for silence: send {"type":"ready"} behind the last registration`, readyWait))
+		}
+	}
+	if r.Error != "" {
+		r.Problems = append(r.Problems, r.Error)
 	}
 	if !r.Ack && r.Exit != "" && r.Problems == nil {
-		addLine(&r.Notes, `it ended without answering shutdown: send {"type":"shutdown_ack"} first`)
+		r.Notes = append(r.Notes, `it ended without answering shutdown: send {"type":"shutdown_ack"} first`)
 	}
+}
+
+// all lists the findings, with a hint at those that were not kept.
+func (f *findings) all() []string {
+	if n := f.count - len(f.last); n > 0 {
+		return append([]string{fmt.Sprintf("%d more: see the log", n)}, f.last...)
+	}
+	return f.last
 }
 
 // installedDir finds an extension in $ZOT_HOME/extensions by its name or, as

@@ -355,7 +355,6 @@ type setup struct {
 	tools     []*tool // built in
 	exts      []*extension
 	warnings  []string
-	observe   func(e *extension, frame object, problem string) // see extHost
 }
 
 func newSetup(o *options) (*setup, error) {
@@ -522,7 +521,7 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	}
 	names := toolNames(s.tools)
 	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, ctx: ctx, tell: a.tell,
-		flush: func() { h.flush(ctx) }, started: make(chan struct{}), userGone: make(chan struct{}), observe: s.observe,
+		flush: func() { h.flush(ctx) }, started: make(chan struct{}), userGone: make(chan struct{}),
 		builtin: func(name string) bool {
 			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
 		},
