@@ -71,6 +71,8 @@ type extension struct {
 	err    error  // why it does not run: manifest, start, handshake
 	shadow string // directory of the extension of the same name that is used
 
+	distrusted bool // its project is not trusted
+
 	host    *extHost
 	logFrom int64 // where this run begins in the log
 	stdin   io.Closer
@@ -122,14 +124,13 @@ func (r *registration) key() string {
 
 // extHost runs the extensions of a process.
 type extHost struct {
-	home, cwd string
-	explicit  []string // --ext
-	only      bool     // --no-ext: no others
-	ack       func(e *extension) map[string]any
-	tell      func(*Event) // hands an event to the client
-	flush     func()       // waits until the client has caught up
-	builtin   func(name string) bool
-	ctx       context.Context // ends when the process must
+	extPlaces
+	found   func(exts []*extension) // is called with what a reload found
+	ack     func(e *extension) map[string]any
+	tell    func(*Event) // hands an event to the client
+	flush   func()       // waits until the client has caught up
+	builtin func(name string) bool
+	ctx     context.Context // ends when the process must
 
 	mu       sync.Mutex
 	exts     []*extension
@@ -142,18 +143,26 @@ type extHost struct {
 	work     sync.WaitGroup // reloading, and what waits for start-up
 }
 
-// findExtensions reads the manifests: --ext paths, then the project's, then the
-// user's. Every one is listed, with what is wrong with it.
-func findExtensions(home, cwd string, explicit []string, only bool) (exts []*extension) {
+// extPlaces is where extensions are looked for. The directories are absolute.
+type extPlaces struct {
+	home, cwd string
+	explicit  []string // --ext
+	only      bool     // --no-ext: no others
+	distrust  bool     // --no-approve: those of the project are listed but not used
+}
+
+// find reads the manifests: --ext paths, then the project's, then the user's.
+// Every one is listed, with what is wrong with it. Nothing is started.
+func (p extPlaces) find() (exts []*extension) {
 	add := func(dir, scope string) {
-		e := &extension{dir: dir, scope: scope}
+		e := &extension{dir: dir, scope: scope, distrusted: p.distrust && scope == "project"}
 		e.err = e.readManifest()
-		e.log = filepath.Join(home, "logs", "ext-"+e.Name+".log")
+		e.log = filepath.Join(p.home, "logs", "ext-"+e.Name+".log")
 		exts = append(exts, e)
 	}
-	for _, dir := range explicit {
+	for _, dir := range p.explicit {
 		if !filepath.IsAbs(dir) {
-			dir = filepath.Join(cwd, dir)
+			dir = filepath.Join(p.cwd, dir)
 		}
 		add(filepath.Clean(dir), "path")
 	}
@@ -168,13 +177,13 @@ func findExtensions(home, cwd string, explicit []string, only bool) (exts []*ext
 		}
 		slices.SortStableFunc(exts[first:], func(a, b *extension) int { return cmp.Compare(a.Name, b.Name) })
 	}
-	if !only {
-		addAll(filepath.Join(cwd, ".zot", "extensions"), "project")
-		addAll(filepath.Join(home, "extensions"), "user")
+	if !p.only {
+		addAll(filepath.Join(p.cwd, ".zot", "extensions"), "project")
+		addAll(filepath.Join(p.home, "extensions"), "user")
 	}
 	used := map[string]string{}
 	for _, e := range exts {
-		if e.err != nil {
+		if e.err != nil || e.distrusted {
 			continue
 		}
 		if e.shadow = used[e.Name]; e.shadow == "" {
@@ -217,7 +226,7 @@ func (e *extension) has(path string) bool {
 
 // inUse reports whether what the extension brings counts.
 func (e *extension) inUse() bool {
-	return e.err == nil && e.shadow == "" && (e.Enabled == nil || *e.Enabled)
+	return e.err == nil && e.shadow == "" && !e.distrusted && (e.Enabled == nil || *e.Enabled)
 }
 
 // runs reports whether the extension is to be started.
@@ -255,7 +264,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	}
 	go func() { // ends with the last start
 		for _, e := range exts {
-			if <-e.ready; e.err != nil {
+			if <-e.ready; e.err != nil && !e.distrusted {
 				e.notice("error", "%v", e.err)
 			}
 		}
@@ -290,10 +299,12 @@ func (h *extHost) reload(answer func(reloaded)) {
 	h.work.Go(func() {
 		<-before
 		r := reloaded{Stopped: h.stop(), Errors: []loadError{}}
-		exts := findExtensions(h.home, h.cwd, h.explicit, h.only)
+		exts := h.find()
+		h.found(exts)
 		h.start(exts, started, func() {
 			for _, e := range exts {
 				switch {
+				case e.distrusted:
 				case e.err != nil:
 					r.Errors = append(r.Errors, loadError{e.Name, e.err.Error(), e.log})
 				case e.runs():

@@ -33,19 +33,39 @@ import (
 
 // extVerbs are the commands of zot ext: how many words each takes, and its one
 // switch.
-var extVerbs = []struct {
-	name, args, help string
-	min, max         int
-	flag             string
-	run              func(words []string, on bool) error
-}{
+var extVerbs = []extVerb{
 	{"list", "[--json]", "list installed extensions and their state", 0, 0, "--json", extList},
-	{"doctor", "[<dir>] [--json]", "start all extensions, or the one in a directory, and tell what is wrong", 0, 1, "--json", extDoctor},
+	{"doctor", "[<dir|name>] [--json]", "start all extensions, or one, and tell what is wrong", 0, 1, "--json", extDoctor},
 	{"install", "<path|git-url>", "copy or clone an extension into $ZOT_HOME/extensions", 1, 1, "", extInstall},
 	{"remove", "<name>", "delete an installed extension and its data", 1, 1, "", extRemove},
 	{"enable", "<name>", "switch an installed extension on", 1, 1, "", func(words []string, _ bool) error { return extSwitch(words[0], true) }},
 	{"disable", "<name>", "switch it off without removing it", 1, 1, "", func(words []string, _ bool) error { return extSwitch(words[0], false) }},
 	{"logs", "<name> [-f]", "print its log; -f goes on as it grows", 1, 1, "-f", extLogs},
+}
+
+type extVerb struct {
+	name, args, help string
+	min, max         int
+	flag             string
+	run              func(words []string, on bool) error
+}
+
+// split tells words from the switch; behind -- all are words.
+func (v *extVerb) split(args []string) (words []string, on, ok bool) {
+	for i, a := range args {
+		switch {
+		case a == "--":
+			words = append(words, args[i+1:]...)
+			return words, on, len(words) >= v.min && len(words) <= v.max
+		case a == v.flag && a != "":
+			on = true
+		case strings.HasPrefix(a, "-"):
+			return nil, false, false
+		default:
+			words = append(words, a)
+		}
+	}
+	return words, on, len(words) >= v.min && len(words) <= v.max
 }
 
 // extMain is zot ext. It returns the exit code.
@@ -62,13 +82,12 @@ func extMain(args []string) int {
 		if v.name != args[0] {
 			continue
 		}
-		words := slices.DeleteFunc(slices.Clone(args[1:]), func(a string) bool { return a == v.flag && a != "" })
-		isFlag := func(a string) bool { return strings.HasPrefix(a, "-") }
-		if len(words) < v.min || len(words) > v.max || slices.ContainsFunc(words, isFlag) {
+		words, on, ok := v.split(args[1:])
+		if !ok {
 			fmt.Fprintf(os.Stderr, "usage: zot ext %s %s\n", v.name, v.args)
 			return exitUsage
 		}
-		err := v.run(words, len(words) < len(args)-1)
+		err := v.run(words, on)
 		switch {
 		case err == nil:
 			return exitDone
@@ -87,7 +106,7 @@ func extHelp(w io.Writer) {
 	for _, v := range extVerbs {
 		fmt.Fprintf(w, "  zot ext %-24s %s\n", v.name+" "+v.args, v.help)
 	}
-	fmt.Fprint(w, "\nExit codes: 0 all is well, 1 it failed or doctor found a problem, 2 bad usage.\n")
+	fmt.Fprint(w, "\nBehind -- a word may begin with a hyphen. Exit codes: 0 all is well, 1 it failed or doctor found a problem, 2 bad usage.\n")
 }
 
 // printable is a text as one line, without control and format characters.
@@ -115,7 +134,7 @@ func row(t *tabwriter.Writer, cells ...string) {
 type extReport struct {
 	Name        string `json:"name"`
 	Version     string `json:"version"`
-	State       string `json:"state"` // enabled, disabled, shadowed, broken, bundle; after a start ready, auto-ready, failed
+	State       string `json:"state"` // enabled, disabled, shadowed, broken, bundle, not approved; after a start ready, auto-ready, failed
 	Scope       string `json:"scope"`
 	Description string `json:"description"`
 	Dir         string `json:"dir"`
@@ -140,6 +159,8 @@ func newReport(e *extension) *extReport {
 	r := &extReport{Name: e.Name, Version: e.Version, State: "enabled", Scope: e.scope, Description: e.Description,
 		Dir: e.dir, Log: e.log, ShadowedBy: e.shadow}
 	switch {
+	case e.distrusted:
+		r.State = "not approved"
 	case e.err != nil:
 		r.State, r.Error = "broken", e.err.Error()
 	case e.shadow != "":
@@ -169,13 +190,23 @@ func printReports(reports []*extReport, asJSON bool, table func(t *tabwriter.Wri
 	return t.Flush()
 }
 
+// ourExtensions lists the extensions that a start in the working directory finds.
+func ourExtensions() ([]*extension, error) {
+	s := &setup{options: new(options), home: zotHome()}
+	err := readJSONFile(filepath.Join(s.home, "config.json"), &s.config)
+	if err == nil {
+		s.cwd, err = os.Getwd()
+	}
+	return s.places().find(), err
+}
+
 func extList(_ []string, asJSON bool) error {
-	cwd, err := os.Getwd()
+	exts, err := ourExtensions()
 	if err != nil {
 		return err
 	}
 	reports := []*extReport{}
-	for _, e := range findExtensions(zotHome(), cwd, nil, false) {
+	for _, e := range exts {
 		reports = append(reports, newReport(e))
 	}
 	return printReports(reports, asJSON, func(t *tabwriter.Writer, r *extReport) {
@@ -224,9 +255,19 @@ func (nobody) event(*Event)          {}
 func (nobody) flush(context.Context) {}
 func (nobody) behind() bool          { return false }
 
-// extDoctor starts all extensions, or the one in a directory, ends them, and
-// tells what it saw.
+// extDoctor starts all extensions, or the one in a directory or of a name, ends
+// them, and tells what it saw.
 func extDoctor(dirs []string, asJSON bool) error {
+	if len(dirs) > 0 && !(&extension{dir: dirs[0]}).has("extension.json") {
+		exts, err := ourExtensions()
+		if err != nil {
+			return err
+		}
+		named := func(e *extension) bool { return e.Name == dirs[0] && e.shadow == "" && !e.distrusted }
+		if i := slices.IndexFunc(exts, named); i >= 0 {
+			dirs = []string{exts[i].dir}
+		}
+	}
 	s, err := newSetup(&options{exts: dirs, noExt: len(dirs) > 0, noSkill: true})
 	if err != nil {
 		return err
@@ -327,26 +368,34 @@ func (f *findings) all() []string {
 }
 
 // installedDir finds an extension in $ZOT_HOME/extensions by its name or, as
-// one without a manifest must be removable too, by that of its directory.
-func installedDir(name string) (string, error) {
-	home, found := zotHome(), ""
-	for _, e := range findExtensions(home, "", nil, false) {
+// one without a manifest must be removable too, by that of its directory. also
+// tells of the one that the project has by this name, which is left alone.
+func installedDir(name string) (dir, also string, err error) {
+	exts, err := ourExtensions()
+	if err != nil {
+		return "", "", err
+	}
+	broken := true
+	for _, e := range exts {
 		switch {
-		case e.Name != name || e.scope != "user":
-		case e.err == nil && e.shadow == "": // the one that runs, not a broken twin
-			return e.dir, nil
-		case found == "":
-			found = e.dir
+		case e.Name != name:
+		case e.scope == "project":
+			also = "; the project's own, in " + e.dir + ", stays as it is"
+		case dir == "" || broken && e.err == nil: // the one that runs, not its broken twin
+			dir, broken = e.dir, e.err != nil
 		}
 	}
-	if found != "" {
-		return found, nil
+	home := filepath.Join(zotHome(), "extensions")
+	if dir == "" && extensionName().MatchString(name) {
+		dir = filepath.Join(home, name)
+		if info, err := os.Lstat(dir); err != nil || info.Mode().IsRegular() {
+			dir = ""
+		}
 	}
-	dir := filepath.Join(home, "extensions", name)
-	if info, err := os.Lstat(dir); err == nil && !info.Mode().IsRegular() && extensionName().MatchString(name) {
-		return dir, nil
+	if dir == "" {
+		err = fmt.Errorf("there is no extension %q in %s%s", name, home, also)
 	}
-	return "", fmt.Errorf("there is no extension %q in %s", name, filepath.Join(home, "extensions"))
+	return dir, also, err
 }
 
 // What git may get: https, ssh, git and file URLs, and host:path.
@@ -387,7 +436,7 @@ func extInstall(words []string, _ bool) error {
 	if err := e.readManifest(); err != nil {
 		return errors.New(strings.ReplaceAll(err.Error(), filepath.Join(temp, "clone"), "the repository"))
 	}
-	if dir, err := installedDir(e.Name); err == nil {
+	if dir, _, err := installedDir(e.Name); err == nil {
 		return fmt.Errorf("%s is installed already, in %s: zot ext remove %s removes it with its data", e.Name, dir, e.Name)
 	}
 	tree, target := filepath.Join(temp, "tree"), filepath.Join(home, e.Name)
@@ -397,8 +446,26 @@ func extInstall(words []string, _ bool) error {
 	if err := os.Rename(tree, target); err != nil {
 		return err
 	}
-	_, err = fmt.Println(printable("installed " + e.Name + " in " + target + "; zot ext doctor checks it"))
-	return err
+	if _, err = fmt.Println(printable("installed " + e.Name + " in " + target + "; zot ext doctor checks it")); err != nil {
+		return err
+	}
+	e.dir = target
+	if _, err := exec.LookPath(e.program()); err != nil && e.Exec != "" {
+		warn([]string{printable(fmt.Sprintf("its exec %s cannot be run yet (%v)%s", e.Exec, errors.Unwrap(err), e.buildHint(source, local)))})
+	}
+	return nil
+}
+
+// buildHint says how to make the program of an installed extension in Go: from
+// where it was written, as it may need what is around it there.
+func (e *extension) buildHint(source string, local bool) string {
+	if !local {
+		source = e.dir
+	}
+	if files, _ := filepath.Glob(filepath.Join(source, "*.go")); files == nil {
+		return ""
+	}
+	return fmt.Sprintf("; make it: go build -C %q -o %q .", source, e.program())
 }
 
 // gitClone runs git, which tells its errors itself and can ask nothing: it has
@@ -442,11 +509,11 @@ func copyTree(ctx context.Context, from, to string) error {
 		case entry.Name() == ".git": // in worktrees a file
 			return nil
 		}
-		return copyEntry(root, name, entry, filepath.Join(to, name))
+		return copyEntry(ctx, root, name, entry, filepath.Join(to, name))
 	})
 }
 
-func copyEntry(root *os.Root, name string, entry fs.DirEntry, to string) error {
+func copyEntry(ctx context.Context, root *os.Root, name string, entry fs.DirEntry, to string) error {
 	info, err := entry.Info()
 	if err != nil {
 		return err
@@ -462,8 +529,9 @@ func copyEntry(root *os.Root, name string, entry fs.DirEntry, to string) error {
 		if err != nil {
 			return err
 		}
+		defer context.AfterFunc(ctx, func() { in.Close() })() // ends the copy
 		_, err = io.Copy(out, in)
-		return cmp.Or(err, out.Chmod(mode.Perm()), out.Close())
+		return cmp.Or(context.Cause(ctx), err, out.Chmod(mode.Perm()), out.Close())
 	case fs.ModeDir:
 		return cmp.Or(os.Mkdir(to, 0o700), os.Chmod(to, mode.Perm()|0o700)) // it must be filled now and removed one day
 	case fs.ModeSymlink:
@@ -482,20 +550,20 @@ func copyEntry(root *os.Root, name string, entry fs.DirEntry, to string) error {
 
 // extRemove deletes an extension; of a link, only the link.
 func extRemove(words []string, _ bool) error {
-	dir, err := installedDir(words[0])
+	dir, also, err := installedDir(words[0])
 	if err != nil {
 		return err
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	_, err = fmt.Println(printable("removed " + dir))
+	_, err = fmt.Println(printable("removed " + dir + also))
 	return err
 }
 
 // extSwitch sets "enabled" in the manifest of an installed extension.
 func extSwitch(name string, on bool) error {
-	dir, err := installedDir(name)
+	dir, also, err := installedDir(name)
 	if err != nil {
 		return err
 	}
@@ -511,7 +579,7 @@ func extSwitch(name string, on bool) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	_, err = fmt.Println(name, map[bool]string{true: "is enabled", false: "is disabled"}[on])
+	_, err = fmt.Println(printable(name + map[bool]string{true: " is enabled", false: " is disabled"}[on] + also))
 	return err
 }
 

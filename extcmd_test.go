@@ -411,6 +411,69 @@ func TestExtDoctor(t *testing.T) {
 	}
 }
 
+// TestExtHyphen: a name may begin with a hyphen; behind -- it is no switch.
+func TestExtHyphen(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "-x", "extension.json"), `{"name":"-x","exec":"true"}`, 0o644)
+	for _, verb := range []string{"install", "disable", "enable", "remove"} {
+		want(t, dir, exitUsage, "usage: zot ext "+verb, verb, "-x")
+		want(t, dir, exitDone, "-x", verb, "--", "-x")
+	}
+	if names := installed(t, dir); names != nil {
+		t.Errorf("left: %q", names)
+	}
+}
+
+// TestExtProject: what is installed is switched and removed; what the project
+// has by that name is not, and that is said. doctor takes either by its name.
+func TestExtProject(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const manifest = `{"name":"a","exec":"./a"}`
+	project := filepath.Join(dir, ".zot", "extensions", "a")
+	put(t, filepath.Join(project, "extension.json"), manifest, 0o644)
+	also := "; the project's own, in " + project + ", stays as it is"
+	for _, verb := range []string{"disable", "enable", "remove"} {
+		want(t, dir, exitFailed, "there is no extension \"a\" in "+filepath.Join(dir, "zot-home", "extensions")+also, verb, "a")
+	}
+	want(t, dir, exitFailed, project+" (path)", "doctor", "a")
+	put(t, filepath.Join(dir, "zot-home", "extensions", "one", "extension.json"), manifest, 0o644)
+	want(t, dir, exitDone, "a is disabled"+also, "disable", "a")
+	put(t, filepath.Join(dir, "zot-home", "config.json"), `{"project_extensions":false}`, 0o644)
+	want(t, dir, exitDone, "project  not approved", "list")
+	want(t, dir, exitDone, "a is enabled"+also, "enable", "a")
+	want(t, dir, exitFailed, filepath.Join("extensions", "one")+" (path)", "doctor", "a")
+	want(t, dir, exitDone, also, "remove", "a")
+	if _, err := os.Stat(project); err != nil {
+		t.Error(err)
+	}
+	want(t, dir, exitFailed, "there is no extension.json in "+filepath.Join(dir, "nobody"), "doctor", "nobody")
+}
+
+// TestExtUnbuilt: what cannot run yet is installed, and how to make it is said.
+func TestExtUnbuilt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	src := filepath.Join(dir, "src")
+	put(t, filepath.Join(src, "extension.json"), `{"name":"made","exec":"./made"}`, 0o644)
+	put(t, filepath.Join(src, "go.mod"), "module made\n", 0o644)
+	put(t, filepath.Join(src, "main.go"), "package main\n\nfunc main() {}\n", 0o644)
+	_, stderr, code := zotExt(t, dir, "install", "src")
+	_, hint, ok := strings.Cut(strings.TrimSpace(stderr), "; make it: ")
+	if code != exitDone || !ok || !strings.Contains(stderr, "its exec ./made cannot be run yet") {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	build := exec.Command("sh", "-c", hint)
+	build.Dir = dir
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", hint, err, out)
+	}
+	if err := exec.Command(filepath.Join(dir, "zot-home", "extensions", "made", "made")).Run(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestExtDoctorStart: programs that can not be started, a bundle without its
 // skills, and conflicts between extensions.
 func TestExtDoctorStart(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -57,6 +58,7 @@ type options struct {
 	confirmTimeout            time.Duration
 	exts                      []string
 	noExt                     bool
+	approve                   *bool // use what the project brought along
 	noAutoCompact             bool
 	stdin                     bool
 	listModels, help, version bool
@@ -80,6 +82,9 @@ type flagGroup struct {
 func (o *options) flagGroups() []flagGroup {
 	mode := func(name string) func(string) error {
 		return func(string) error { return o.setMode(name) }
+	}
+	approve := func(yes bool) func(string) error {
+		return func(string) error { o.approve = &yes; return nil }
 	}
 	return []flagGroup{
 		{"Modes", []flag{
@@ -118,6 +123,8 @@ func (o *options) flagGroups() []flagGroup {
 		{"Extensions", []flag{
 			{"ext", "e", "DIR", "load the extension in this directory, for this run; repeatable", &o.exts},
 			{"no-ext", "", "", "load no installed extensions", &o.noExt},
+			{"no-approve", "", "", "leave out the extensions in the project's .zot/extensions", approve(false)},
+			{"approve", "", "", "load them, whatever config.json says", approve(true)},
 		}},
 	}
 }
@@ -340,6 +347,7 @@ type config struct {
 	Reasoning   string   `json:"reasoning"`
 	Timeouts    timeouts `json:"timeouts"`
 	ToolEnvDrop []string `json:"tool_env_drop"`
+	ProjectExts *bool    `json:"project_extensions"` // false: as with --no-approve
 }
 
 // setup is what flags, configuration and surroundings amount to.
@@ -350,7 +358,7 @@ type setup struct {
 	cwd       string
 	provider  *providerInfo
 	model     *Model
-	skills    []promptFile
+	skills    atomic.Pointer[[]promptFile] // replaced by a reload of the extensions
 	templates []promptFile
 	tools     []*tool // built in
 	exts      []*extension
@@ -397,14 +405,36 @@ func newSetup(o *options) (*setup, error) {
 			return nil, fmt.Errorf("--ext: there is no extension.json in %s: name the directory of an extension", dir)
 		}
 	}
-	s.exts = findExtensions(s.home, s.cwd, o.exts, o.noExt)
-	if !o.noSkill {
-		s.skills, s.warnings = loadSkills(s.cwd, s.home, o.withSkills, skillPaths(s.exts))
-	}
+	s.exts = s.places().find()
+	s.warnings = s.readSkills(s.exts)
 	var warnings []string
 	s.templates, warnings = loadTemplates(s.cwd, s.home, nil)
 	s.warnings = append(s.warnings, warnings...)
 	return s, s.chooseTools()
+}
+
+// places is where extensions are looked for.
+func (s *setup) places() extPlaces {
+	approve := cmp.Or(s.approve, s.ProjectExts)
+	return extPlaces{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, distrust: approve != nil && !*approve}
+}
+
+// readSkills reads the skills, those of extensions among them.
+func (s *setup) readSkills(exts []*extension) (warnings []string) {
+	var skills []promptFile
+	if !s.noSkill {
+		skills, warnings = loadSkills(s.cwd, s.home, s.withSkills, skillPaths(exts))
+	}
+	s.skills.Store(&skills)
+	return warnings
+}
+
+// builtins are the tools that are no extension's; skills may come and go.
+func (s *setup) builtins() []*tool {
+	if skills := *s.skills.Load(); len(skills) > 0 && s.allows("skill") {
+		return append(slices.Clone(s.tools), skillTool(skills))
+	}
+	return slices.Clone(s.tools)
 }
 
 // chooseModel finds provider and model: the flags, config.json, who lists the
@@ -477,18 +507,16 @@ func (s *setup) client(m *Model) (provider, error) {
 // chooseTools makes the tools that the flags leave.
 func (s *setup) chooseTools() error {
 	all := builtinTools(&toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop})
-	if len(s.skills) > 0 {
-		all = append(all, skillTool(s.skills))
-	}
 	if s.model.API == "script" && s.model.ID != "demo" {
 		all = append(all, panicTool())
 	}
 	if s.noTools {
 		return nil
 	}
+	known := append(toolNames(all), "skill")
 	for _, name := range s.options.tools {
-		if !slices.Contains(append(toolNames(all), "skill"), name) && !slices.ContainsFunc(s.exts, (*extension).runs) {
-			return fmt.Errorf("--tools: unknown tool %q (known: %s)", name, strings.Join(toolNames(all), ", "))
+		if !slices.Contains(known, name) && !slices.ContainsFunc(s.exts, (*extension).runs) {
+			return fmt.Errorf("--tools: unknown tool %q (known: %s)", name, strings.Join(known, ", "))
 		}
 	}
 	for _, t := range all {
@@ -510,7 +538,7 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, builtin: s.tools, allows: s.allows,
+	a := &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, builtin: s.builtins, allows: s.allows,
 		maxSteps: s.maxSteps, autoCompact: !s.noAutoCompact, ctx: ctx}
 	a.prepare = func() string { return s.systemText(a.tools) }
 	if s.noYolo && !s.yolo {
@@ -520,7 +548,7 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 		}
 	}
 	names := toolNames(s.tools)
-	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, ctx: ctx, tell: a.tell,
+	a.ext = &extHost{extPlaces: s.places(), found: func(exts []*extension) { warn(s.readSkills(exts)) }, ctx: ctx, tell: a.tell,
 		flush: func() { h.flush(ctx) }, started: make(chan struct{}), userGone: make(chan struct{}),
 		builtin: func(name string) bool {
 			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
@@ -550,7 +578,7 @@ func (s *setup) capabilities() []string {
 // systemText assembles the system prompt; a problem with it goes to stderr.
 func (s *setup) systemText(tools []*tool) string {
 	text, warnings := systemPrompt(promptParts{home: s.home, cwd: s.cwd, replace: s.systemPrompt, add: s.appendPrompt,
-		contextFiles: !s.noContextFiles, tools: tools, skills: s.skills, now: time.Now()})
+		contextFiles: !s.noContextFiles, tools: tools, skills: *s.skills.Load(), now: time.Now()})
 	warn(warnings)
 	return text
 }
@@ -682,7 +710,7 @@ func (p *process) answer(s *setup, failed func() bool) int {
 		err = errors.New("there is no prompt: give one as an argument or on standard input")
 	}
 	if err == nil {
-		prompt, err = expand(prompt, s.skills, s.templates)
+		prompt, err = expand(prompt, *s.skills.Load(), s.templates)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "zot: "+err.Error())

@@ -466,7 +466,7 @@ func (s *zotServer) promptContent(c *command) (text string, images [][]byte, err
 	if strings.TrimSpace(text) == "" && len(images) == 0 {
 		return "", nil, errors.New(`prompt needs a "message" that is not empty, or images`)
 	}
-	text, err = expand(text, s.setup.skills, s.setup.templates)
+	text, err = expand(text, *s.setup.skills.Load(), s.setup.templates)
 	return text, images, err
 }
 
@@ -548,7 +548,7 @@ func (s *zotServer) commands() []map[string]any {
 	for _, t := range s.setup.templates {
 		list = append(list, map[string]any{"name": t.name, "description": t.description, "source": "prompt"})
 	}
-	for _, k := range s.setup.skills {
+	for _, k := range *s.setup.skills.Load() {
 		list = append(list, map[string]any{"name": "skill:" + k.name, "description": k.description, "source": "skill"})
 	}
 	return list
