@@ -68,10 +68,9 @@ type extension struct {
 	dir    string // absolute
 	scope  string // "path", "project" or "user"
 	log    string // path of its stderr log
+	state  string // "enabled", "bundle" (not spawned), "disabled", "shadowed", "not approved" or "broken"
+	shadow string // directory of the extension of the same name that counts
 	err    error  // why it does not run: manifest, start, handshake
-	shadow string // directory of the extension of the same name that is used
-
-	distrusted bool // its project is not trusted
 
 	host    *extHost
 	logFrom int64 // where this run begins in the log
@@ -79,19 +78,21 @@ type extension struct {
 	ready   chan struct{} // closed when its start-up is over, well or not
 	ended   chan struct{} // closed when it has ended and nothing more comes from it
 	gone    chan struct{} // closed when that was told, too
-	news    chan struct{} // capacity 1: something changed that its start-up waits for
 	unread  atomic.Bool   // its frames wait for a client that does not read
 
+	patience *time.Timer // when it fires, start-up is over
+
 	// Guarded by the host's lock.
-	group                 *group // nil when it was not started
-	out                   *writer
-	startedAt, helloAt    time.Time
-	registeredAt, readyAt time.Time                  // the last registration, the first ready
-	fresh                 []*registration            // not committed yet
-	subscribed            map[string]map[string]bool // by "events" or "intercept", by event
-	pending               map[string]chan object     // by type and id of the reply
-	problems, notes       findings                   // what it did wrong; what it told the user
-	acked                 bool                       // it answered shutdown
+	group              *group // nil when it was not started
+	out                *writer
+	startedAt, helloAt time.Time
+	readyAt            time.Time                  // the first ready
+	registered         bool                       // it registered something
+	fresh              []*registration            // not committed yet
+	subscribed         map[string]map[string]bool // by "events" or "intercept", by event
+	pending            map[string]chan object     // by type and id of the reply
+	problems, notes    findings                   // what it did wrong; what it told the user
+	acked              bool                       // it answered shutdown
 }
 
 // findings are the last things that were found out about an extension.
@@ -155,7 +156,7 @@ type extPlaces struct {
 // Every one is listed, with what is wrong with it. Nothing is started.
 func (p extPlaces) find() (exts []*extension) {
 	add := func(dir, scope string) {
-		e := &extension{dir: dir, scope: scope, distrusted: p.distrust && scope == "project"}
+		e := &extension{dir: dir, scope: scope}
 		e.err = e.readManifest()
 		e.log = filepath.Join(p.home, "logs", "ext-"+e.Name+".log")
 		exts = append(exts, e)
@@ -183,12 +184,24 @@ func (p extPlaces) find() (exts []*extension) {
 	}
 	used := map[string]string{}
 	for _, e := range exts {
-		if e.err != nil || e.distrusted {
+		switch first, ok := used[e.Name]; {
+		case p.distrust && e.scope == "project":
+			e.state, e.err = "not approved", nil
 			continue
+		case e.err != nil:
+			e.state = "broken"
+			continue
+		case ok:
+			e.state, e.shadow = "shadowed", first
+			continue
+		case e.Enabled != nil && !*e.Enabled:
+			e.state = "disabled"
+		case e.Exec == "":
+			e.state = "bundle"
+		default:
+			e.state = "enabled"
 		}
-		if e.shadow = used[e.Name]; e.shadow == "" {
-			used[e.Name] = e.dir
-		}
+		used[e.Name] = e.dir
 	}
 	return exts
 }
@@ -224,18 +237,13 @@ func (e *extension) has(path string) bool {
 	return err == nil
 }
 
-// inUse reports whether what the extension brings counts.
-func (e *extension) inUse() bool {
-	return e.err == nil && e.shadow == "" && !e.distrusted && (e.Enabled == nil || *e.Enabled)
-}
-
 // runs reports whether the extension is to be started.
-func (e *extension) runs() bool { return e.inUse() && e.Exec != "" }
+func (e *extension) runs() bool { return e.state == "enabled" }
 
 // skillPaths are the skills of the extensions that are in use.
 func skillPaths(exts []*extension) (paths []string) {
 	for _, e := range exts {
-		if e.inUse() {
+		if e.state == "enabled" || e.state == "bundle" {
 			for _, s := range e.Skills {
 				paths = append(paths, filepath.Join(e.dir, s))
 			}
@@ -252,7 +260,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	for _, e := range exts {
 		e.host, e.startedAt, e.pending = h, time.Now(), map[string]chan object{}
 		e.subscribed = map[string]map[string]bool{"events": {}, "intercept": {}}
-		e.ready, e.ended, e.gone, e.news = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+		e.ready, e.ended, e.gone = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	}
 	h.mu.Unlock()
 	for _, e := range exts {
@@ -264,7 +272,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	}
 	go func() { // ends with the last start
 		for _, e := range exts {
-			if <-e.ready; e.err != nil && !e.distrusted {
+			if <-e.ready; e.err != nil {
 				e.notice("error", "%v", e.err)
 			}
 		}
@@ -304,7 +312,6 @@ func (h *extHost) reload(answer func(reloaded)) {
 		h.start(exts, started, func() {
 			for _, e := range exts {
 				switch {
-				case e.distrusted:
 				case e.err != nil:
 					r.Errors = append(r.Errors, loadError{e.Name, e.err.Error(), e.log})
 				case e.runs():
@@ -391,58 +398,47 @@ func (e *extension) live() {
 // after the last registration is taken for ready, and who takes longer is not
 // waited for.
 func (e *extension) start() error {
+	e.patience = time.NewTimer(helloWait)
 	if err := e.spawn(); err != nil {
 		return fmt.Errorf("extension %s could not be started: %w%s", e.Name, err, e.story())
 	}
-	ended := e.ended
-	for {
-		e.host.mu.Lock()
-		end, greeted, ready := e.startedAt.Add(helloWait), !e.helloAt.IsZero(), !e.readyAt.IsZero()
-		if greeted {
-			end = e.helloAt.Add(readyWait)
-		}
-		quiet := e.registeredAt.Add(readyQuiet)
-		if e.registeredAt.IsZero() || quiet.After(end) {
-			quiet = end
-		}
-		e.host.mu.Unlock()
-		left := time.Until(quiet)
-		switch {
-		case ready, ended == nil && e.expected():
-			return nil
-		case ended == nil && greeted:
-			return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
-		case ended == nil:
-			return fmt.Errorf("extension %s ended before hello%s", e.Name, e.story())
-		case left <= 0 && !greeted:
-			return fmt.Errorf("extension %s sent no hello in %v and was ended (most languages hold back what they write to a pipe: flush it)%s", e.Name, helloWait, e.story())
-		case left <= 0:
-			if quiet == end {
-				e.notice("warn", "extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log)
-			}
-			return nil
-		}
-		select {
-		case <-e.news:
-		case <-time.After(left):
-		case <-ended:
-			ended = nil // what it sent last is looked at once more
-		}
+	select {
+	case <-e.patience.C:
+	case <-e.ended:
 	}
+	e.host.mu.Lock()
+	helloAt, ready := e.helloAt, !e.readyAt.IsZero()
+	e.host.mu.Unlock()
+	switch ended := isClosed(e.ended); {
+	case ready, ended && e.expected():
+	case ended && helloAt.IsZero():
+		return fmt.Errorf("extension %s ended before hello%s", e.Name, e.story())
+	case ended:
+		return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
+	case helloAt.IsZero():
+		return fmt.Errorf("extension %s sent no hello in %v and was ended (most languages hold back what they write to a pipe: flush it)%s", e.Name, helloWait, e.story())
+	case time.Since(helloAt) >= readyWait:
+		e.notice("warn", "extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log)
+	}
+	return nil
 }
 
 // expected reports whether the end of an extension is our doing.
 func (e *extension) expected() bool { return e.out.closing() || e.host.ctx.Err() != nil }
 
-// change notes something that start-up waits for.
-func (e *extension) change(note func()) {
+// advance notes a step of the start-up and sets how long the next may take.
+func (e *extension) advance(note func()) {
 	e.host.mu.Lock()
 	note()
-	e.host.mu.Unlock()
-	select {
-	case e.news <- struct{}{}:
-	default:
+	wait := time.Until(e.helloAt.Add(readyWait))
+	switch {
+	case !e.readyAt.IsZero():
+		wait = 0
+	case e.registered:
+		wait = min(wait, readyQuiet)
 	}
+	e.host.mu.Unlock()
+	e.patience.Reset(wait)
 }
 
 // program is the path of the executable, or a name that is looked up in PATH.
@@ -540,15 +536,23 @@ func (e *extension) openLog() (*os.File, error) {
 	return os.OpenFile(e.log, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 }
 
-// story tells how an extension ended, what it last said and where its log is.
+// story tells how an extension ended, the last that it wrote to its log in this
+// run (20 lines within 8 KiB), and where that is.
 func (e *extension) story() string {
 	s := " (command: " + strings.Join(append([]string{e.Exec}, e.Args...), " ") + ")"
 	if e.group != nil && isClosed(e.ended) {
 		s += ": " + e.exit()
 	}
 	s += "; "
-	if last := e.logTail(20); last != "" {
-		s += "its last output:\n" + last + "\n"
+	if f, err := e.openLog(); err == nil {
+		defer f.Close()
+		size, _ := f.Seek(0, io.SeekEnd)
+		from := max(e.logFrom, size-8<<10)
+		data, _ := io.ReadAll(io.NewSectionReader(f, from, max(0, size-from)))
+		lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd")), "\n")
+		if last := strings.Join(lines[max(0, len(lines)-20):], "\n"); last != "" {
+			s += "its last output:\n" + last + "\n"
+		}
 	}
 	return s + "log: " + e.log
 }
@@ -558,21 +562,6 @@ func exitText(state *os.ProcessState) string {
 		return "ended in an unknown way"
 	}
 	return state.String() // "exit status 3", "signal: killed"
-}
-
-// logTail returns the end of what this run wrote to the log: up to n lines
-// within 8 KiB.
-func (e *extension) logTail(n int) string {
-	f, err := e.openLog()
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	size, _ := f.Seek(0, io.SeekEnd)
-	from := max(e.logFrom, size-8<<10)
-	data, _ := io.ReadAll(io.NewSectionReader(f, from, max(0, size-from)))
-	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd")), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // logf writes a line about a mistake of the extension to its log, and keeps the
@@ -634,7 +623,7 @@ func (e *extension) frame(o object) {
 			e.logf("frame before hello skipped: %q", typ)
 			return
 		}
-		e.change(func() { e.helloAt = time.Now() })
+		e.advance(func() { e.helloAt = time.Now() })
 		if name := o.text("name"); name != e.Name {
 			e.logf("hello says the name is %q; the manifest's %q is used (make them the same)", name, e.Name)
 		}
@@ -649,7 +638,7 @@ func (e *extension) frame(o object) {
 	case "subscribe":
 		e.subscribe(o)
 	case "ready":
-		e.change(func() {
+		e.advance(func() {
 			if e.readyAt.IsZero() {
 				e.readyAt = time.Now()
 			}
@@ -657,7 +646,9 @@ func (e *extension) frame(o object) {
 	case "tool_result", "event_intercept_response", "command_response", "tool_progress":
 		e.reply(typ, o)
 	case "shutdown_ack":
-		e.change(func() { e.acked = true })
+		e.host.mu.Lock()
+		e.acked = true
+		e.host.mu.Unlock()
 	case "submit": // for the interactive host
 	default:
 		e.show(typ, o)
@@ -674,7 +665,9 @@ func (e *extension) show(typ string, o object) {
 			level = "info"
 		}
 		message := o.text("message")
-		e.change(func() { e.notes.add(fmt.Sprintf("it notified (%s): %s", level, message)) })
+		e.host.mu.Lock()
+		e.notes.add(fmt.Sprintf("it notified (%s): %s", level, message))
+		e.host.mu.Unlock()
 		e.notice(level, "%s", message)
 	case "display":
 		e.host.tell(&Event{Type: "ext_display", Extension: e.Name, Text: cmp.Or(o.text("display"), o.text("text"))})
@@ -703,7 +696,7 @@ func (e *extension) send(template string, values ...any) {
 // add keeps a registration until commit decides about its name.
 func (e *extension) add(r *registration) {
 	r.ext = e
-	e.change(func() { e.fresh, e.registeredAt = append(e.fresh, r), time.Now() })
+	e.advance(func() { e.fresh, e.registered = append(e.fresh, r), true })
 }
 
 func (e *extension) addCommand(o object) {
@@ -820,7 +813,7 @@ func (e *extension) subscribe(o object) {
 				e.logf("subscribe: unknown event %q (known: %s)", name, strings.Join(known, ", "))
 				continue
 			}
-			e.change(func() { e.subscribed[to][name], e.registeredAt = true, time.Now() })
+			e.advance(func() { e.subscribed[to][name], e.registered = true, true })
 		}
 	}
 }

@@ -31,41 +31,19 @@ import (
 	"unicode"
 )
 
-// extVerbs are the commands of zot ext: how many words each takes, and its one
-// switch.
-var extVerbs = []extVerb{
-	{"list", "[--json]", "list installed extensions and their state", 0, 0, "--json", extList},
-	{"doctor", "[<dir|name>] [--json]", "start all extensions, or one, and tell what is wrong", 0, 1, "--json", extDoctor},
-	{"install", "<path|git-url>", "copy or clone an extension into $ZOT_HOME/extensions", 1, 1, "", extInstall},
-	{"remove", "<name>", "delete an installed extension and its data", 1, 1, "", extRemove},
-	{"enable", "<name>", "switch an installed extension on", 1, 1, "", func(words []string, _ bool) error { return extSwitch(words[0], true) }},
-	{"disable", "<name>", "switch it off without removing it", 1, 1, "", func(words []string, _ bool) error { return extSwitch(words[0], false) }},
-	{"logs", "<name> [-f]", "print its log; -f goes on as it grows", 1, 1, "-f", extLogs},
-}
-
-type extVerb struct {
-	name, args, help string
-	min, max         int
-	flag             string
-	run              func(words []string, on bool) error
-}
-
-// split tells words from the switch; behind -- all are words.
-func (v *extVerb) split(args []string) (words []string, on, ok bool) {
-	for i, a := range args {
-		switch {
-		case a == "--":
-			words = append(words, args[i+1:]...)
-			return words, on, len(words) >= v.min && len(words) <= v.max
-		case a == v.flag && a != "":
-			on = true
-		case strings.HasPrefix(a, "-"):
-			return nil, false, false
-		default:
-			words = append(words, a)
-		}
-	}
-	return words, on, len(words) >= v.min && len(words) <= v.max
+// extVerbs are the commands of zot ext. Each takes one word at most, as args
+// says, and one switch.
+var extVerbs = []struct {
+	name, args, flag, help string
+	run                    func(word string, on bool) error
+}{
+	{"list", "", "--json", "list installed extensions and their state", extList},
+	{"doctor", "[<dir|name>]", "--json", "start all extensions, or one, and tell what is wrong", extDoctor},
+	{"install", "<path|git-url>", "", "copy or clone an extension into $ZOT_HOME/extensions", extInstall},
+	{"remove", "<name>", "", "delete an installed extension and its data", extRemove},
+	{"enable", "<name>", "", "switch an installed extension on", func(name string, _ bool) error { return extSwitch(name, true) }},
+	{"disable", "<name>", "", "switch it off without removing it", func(name string, _ bool) error { return extSwitch(name, false) }},
+	{"logs", "<name>", "-f", "print its log; -f goes on as it grows", extLogs},
 }
 
 // extMain is zot ext. It returns the exit code.
@@ -82,12 +60,24 @@ func extMain(args []string) int {
 		if v.name != args[0] {
 			continue
 		}
-		words, on, ok := v.split(args[1:])
-		if !ok {
-			fmt.Fprintf(os.Stderr, "usage: zot ext %s %s\n", v.name, v.args)
+		var words []string
+		on, bad, plain := false, false, false
+		for _, a := range args[1:] {
+			switch {
+			case plain || !strings.HasPrefix(a, "-"):
+				words = append(words, a)
+			case a == "--": // the rest are words
+				plain = true
+			default:
+				on, bad = true, bad || a != v.flag
+			}
+		}
+		needs, takes := strings.HasPrefix(v.args, "<"), v.args != ""
+		if bad || len(words) > 1 || len(words) == 0 && needs || len(words) == 1 && (!takes || words[0] == "") {
+			fmt.Fprintf(os.Stderr, "usage: zot ext %s\n", strings.Join(strings.Fields(v.name+" "+v.args+" "+v.flag), " "))
 			return exitUsage
 		}
-		err := v.run(words, on)
+		err := v.run(strings.Join(words, ""), on)
 		switch {
 		case err == nil:
 			return exitDone
@@ -104,9 +94,9 @@ func extMain(args []string) int {
 func extHelp(w io.Writer) {
 	fmt.Fprint(w, "zot ext manages extensions.\n\n")
 	for _, v := range extVerbs {
-		fmt.Fprintf(w, "  zot ext %-24s %s\n", v.name+" "+v.args, v.help)
+		fmt.Fprintf(w, "  zot ext %-28s %s\n", strings.Join(strings.Fields(v.name+" "+v.args+" "+v.flag), " "), v.help)
 	}
-	fmt.Fprint(w, "\nBehind -- a word may begin with a hyphen. Exit codes: 0 all is well, 1 it failed or doctor found a problem, 2 bad usage.\n")
+	fmt.Fprint(w, "\nBehind -- a word may begin with a hyphen. Exit codes: 0 all is well, 1 it failed or\ndoctor found a problem, 2 bad usage.\n")
 }
 
 // printable is a text as one line, without control and format characters.
@@ -134,7 +124,7 @@ func row(t *tabwriter.Writer, cells ...string) {
 type extReport struct {
 	Name        string `json:"name"`
 	Version     string `json:"version"`
-	State       string `json:"state"` // enabled, disabled, shadowed, broken, bundle, not approved; after a start ready, auto-ready, failed
+	State       string `json:"state"` // see extension; after a start also ready, auto-ready, failed
 	Scope       string `json:"scope"`
 	Description string `json:"description"`
 	Dir         string `json:"dir"`
@@ -156,19 +146,10 @@ type extReport struct {
 }
 
 func newReport(e *extension) *extReport {
-	r := &extReport{Name: e.Name, Version: e.Version, State: "enabled", Scope: e.scope, Description: e.Description,
+	r := &extReport{Name: e.Name, Version: e.Version, State: e.state, Scope: e.scope, Description: e.Description,
 		Dir: e.dir, Log: e.log, ShadowedBy: e.shadow}
-	switch {
-	case e.distrusted:
-		r.State = "not approved"
-	case e.err != nil:
-		r.State, r.Error = "broken", e.err.Error()
-	case e.shadow != "":
-		r.State = "shadowed"
-	case !e.inUse():
-		r.State = "disabled"
-	case e.Exec == "":
-		r.State = "bundle"
+	if e.err != nil {
+		r.Error = e.err.Error()
 	}
 	return r
 }
@@ -200,7 +181,7 @@ func ourExtensions() ([]*extension, error) {
 	return s.places().find(), err
 }
 
-func extList(_ []string, asJSON bool) error {
+func extList(_ string, asJSON bool) error {
 	exts, err := ourExtensions()
 	if err != nil {
 		return err
@@ -257,18 +238,22 @@ func (nobody) behind() bool          { return false }
 
 // extDoctor starts all extensions, or the one in a directory or of a name, ends
 // them, and tells what it saw.
-func extDoctor(dirs []string, asJSON bool) error {
-	if len(dirs) > 0 && !(&extension{dir: dirs[0]}).has("extension.json") {
+func extDoctor(which string, asJSON bool) error {
+	o := &options{noSkill: true}
+	if which != "" {
 		exts, err := ourExtensions()
 		if err != nil {
 			return err
 		}
-		named := func(e *extension) bool { return e.Name == dirs[0] && e.shadow == "" && !e.distrusted }
-		if i := slices.IndexFunc(exts, named); i >= 0 {
-			dirs = []string{exts[i].dir}
+		dir := which
+		for _, e := range exts {
+			if e.Name == which && e.state != "shadowed" && e.state != "not approved" && !(&extension{dir: which}).has("extension.json") {
+				dir = e.dir
+			}
 		}
+		o.exts, o.noExt = []string{dir}, true
 	}
-	s, err := newSetup(&options{exts: dirs, noExt: len(dirs) > 0, noSkill: true})
+	s, err := newSetup(o)
 	if err != nil {
 		return err
 	}
@@ -404,10 +389,9 @@ var (
 	scpLike = lazyRegexp(`^([A-Za-z0-9][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9.-]+:([^:/]|/[^/])`)
 )
 
-func extInstall(words []string, _ bool) error {
+func extInstall(source string, _ bool) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
-	source := words[0]
 	info, err := os.Stat(source)
 	local := err == nil
 	switch {
@@ -549,8 +533,8 @@ func copyEntry(ctx context.Context, root *os.Root, name string, entry fs.DirEntr
 }
 
 // extRemove deletes an extension; of a link, only the link.
-func extRemove(words []string, _ bool) error {
-	dir, also, err := installedDir(words[0])
+func extRemove(name string, _ bool) error {
+	dir, also, err := installedDir(name)
 	if err != nil {
 		return err
 	}
@@ -613,8 +597,7 @@ func setEnabled(data []byte, on bool) ([]byte, error) {
 
 // extLogs prints a log. With follow it goes on with what comes, also when the
 // file is cut or replaced.
-func extLogs(words []string, follow bool) error {
-	name := words[0]
+func extLogs(name string, follow bool) error {
 	if !extensionName().MatchString(name) {
 		return fmt.Errorf("%q is no name of an extension", name)
 	}

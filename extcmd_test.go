@@ -87,7 +87,7 @@ func TestExtUsage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, args := range [][]string{{}, {"frob"}, {"list", "x"}, {"list", "-f"}, {"install"}, {"install", "a", "b"}, {"install", "--json", "a"},
-		{"remove"}, {"enable"}, {"disable", "a", "b"}, {"logs"}, {"logs", "-x", "a"}, {"doctor", "a", "b"}} {
+		{"remove"}, {"enable"}, {"disable", "a", "b"}, {"logs"}, {"logs", "-x", "a"}, {"doctor", "a", "b"}, {"doctor", ""}, {"remove", ""}} {
 		if stdout, stderr, code := zotExt(t, dir, args...); code != exitUsage || stdout != "" || stderr == "" {
 			t.Errorf("%q: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
@@ -288,7 +288,7 @@ func TestExtRemove(t *testing.T) {
 	link(t, mine, filepath.Join(home, "extensions", "linked"))
 	link(t, "/nowhere", filepath.Join(home, "extensions", "dangling"))
 	for _, verb := range []string{"remove", "enable", "disable"} {
-		for _, name := range []string{"..", ".", "", "../auth.json", "../extensions/empty", "empty/../empty", "other/", "local", "missing", mine} {
+		for _, name := range []string{"..", ".", "../auth.json", "../extensions/empty", "empty/../empty", "other/", "local", "missing", mine} {
 			want(t, dir, 1, "there is no extension", verb, name)
 		}
 	}
