@@ -514,7 +514,7 @@ func copyEntry(ctx context.Context, root *os.Root, name string, entry fs.DirEntr
 			return err
 		}
 		defer context.AfterFunc(ctx, func() { in.Close() })() // ends the copy
-		_, err = io.Copy(out, in)
+		_, err = io.Copy(struct{ io.Writer }{out}, in)        // in pieces: the kernel takes 2 GiB at once
 		return cmp.Or(context.Cause(ctx), err, out.Chmod(mode.Perm()), out.Close())
 	case fs.ModeDir:
 		return cmp.Or(os.Mkdir(to, 0o700), os.Chmod(to, mode.Perm()|0o700)) // it must be filled now and removed one day

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -272,6 +273,25 @@ func TestExtInstallInterrupted(t *testing.T) {
 	}
 	if err := syscall.Kill(child, 0); err == nil {
 		t.Error("git outlived us")
+	}
+}
+
+// TestCopyInterrupted: also the copy of a single large file ends at once.
+func TestCopyInterrupted(t *testing.T) {
+	t.Parallel()
+	from, to := t.TempDir(), t.TempDir()
+	put(t, filepath.Join(from, "large"), "", 0o644)
+	if err := os.Truncate(filepath.Join(from, "large"), 1<<40); err != nil { // it takes no room; its copy would
+		t.Skip(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if err := copyTree(ctx, from, filepath.Join(to, "tree")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it ended with %v", err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %v", took)
 	}
 }
 
