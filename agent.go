@@ -35,16 +35,20 @@ type Message struct {
 
 	// Of an assistant message: who made it, and how it ended. Opaque blocks are
 	// only sent back to the provider and model that made them.
-	Provider, Model string
-	Stop            string // end_turn, tool_use, length, error, aborted; pause_turn is resent
-	RawStop         string // the provider's own word for Stop
-	Usage           *Usage // nil when the provider reported none
-	Err             string // the error text of Stop "error"
+	API, Provider, Model string
+	Stop                 string // end_turn, tool_use, length, error, aborted; pause_turn is resent
+	RawStop              string // the provider's own word for Stop
+	Usage                *Usage // nil when the provider reported none
+	Err                  string // the error text of Stop "error"
 
 	// Of a tool message.
 	CallID, ToolName string
 	IsError          bool
 	Activate         []string // deferred tools that this result made available; also of a summary
+	details          any      // see toolResult
+
+	entry string          // its id in the session
+	raw   json.RawMessage // the message as the session holds it, when it is none of user, assistant and tool
 
 	wire  encoded                // the message in the wire format last used
 	frame atomic.Pointer[[]byte] // the message in the client protocol's format
@@ -56,7 +60,7 @@ type Block struct {
 	Text string // of text and thinking
 
 	MimeType string // of an image
-	Data     string // of an image: base64
+	Data     string // of an image: base64; of an opaque block without Signature: the block as the session holds it
 
 	ID, Name string          // of a tool call
 	Args     json.RawMessage // of a tool call: one normalized JSON object
@@ -121,6 +125,11 @@ type toolResult struct {
 	details  any // for the Atomic protocol's result.details; nil or a JSON-able value
 }
 
+// assistantMessage is one that m begins to make.
+func assistantMessage(m *Model) *Message {
+	return &Message{Role: "assistant", API: m.API, Provider: m.Provider, Model: m.ID, Time: time.Now()}
+}
+
 func errorResult(text string) toolResult {
 	return toolResult{content: []Block{{Type: "text", Text: text}}, isError: true}
 }
@@ -145,6 +154,7 @@ type delta struct {
 	index int    // of the block in the message's content
 	block *Block // as far as it is known; complete at "end"
 	text  []byte // of "delta": new text, thinking, or argument JSON; valid during the call only
+	usage *Usage // as far as the provider has told; nil: nothing yet
 }
 
 // provider makes model calls. Each makes one attempt; the agent retries.
@@ -174,7 +184,7 @@ type Event struct {
 	Type    string
 	ID      json.RawMessage // user_message, done: the id of the command, if it had one
 	Step    int             // turn_start
-	Message *Message        // user_message, assistant_message, tool_result
+	Message *Message        // user_message, assistant_message, tool_result, attempt_failed (it will be made again)
 	Delta   delta           // delta
 	Call    *Block          // tool_call
 	CallID  string          // tool_progress
@@ -185,9 +195,14 @@ type Event struct {
 	Usage   *Usage          // usage: of this call
 	Total   Usage           // usage: cumulative
 	Attempt int             // retry: 1 is the first retry
+	Max     int             // retry: how many there may be
 	Delay   time.Duration   // retry
+	Reason  string          // compaction_start, compaction_end: manual, threshold or overflow
+	Result  json.RawMessage // compaction_end: nil when there is none
+	Queue   [2][]string     // queue_update: the texts of the steering and the follow-up messages
 
 	Extension string // notice and ext_*: who; "" is zot itself
+	Fault     bool   // notice: about the extension, not by it
 	Panel     *panel // ext_panel_*
 }
 
@@ -205,21 +220,22 @@ type host interface {
 
 // Agent runs jobs. The fields above mu are changed only while it is idle.
 type Agent struct {
-	host        host
-	model       *Model
-	provider    provider
-	reasoning   string // wanted level; clamped for each call
-	builtin     func() []*tool
-	allows      func(name string) bool // of extension tools: what --tools and --no-tools leave
-	tools       []*tool                // with those of extensions; made anew for each prompt
-	ext         *extHost
-	approval    approval
-	prepare     func() string // assembles the system prompt
-	system      string        // as extensions left it
-	prepared    bool          // system is what the next job uses
-	maxSteps    int
-	autoCompact bool
-	ctx         context.Context // ends when the process must
+	host      host
+	model     *Model
+	provider  provider
+	reasoning string // wanted level; clamped for each call
+	builtin   func() []*tool
+	allows    func(name string) bool // of extension tools: what --tools and --no-tools leave
+	tools     []*tool                // with those of extensions; made anew for each prompt
+	ext       *extHost
+	approval  approval
+	prepare   func() string // assembles the system prompt
+	system    string        // as extensions left it
+	prepared  bool          // system is what the next job uses
+	maxSteps  int
+	session   *session        // nil: the conversation is not kept
+	atomic    bool            // failed attempts are messages too, compaction keeps lines
+	ctx       context.Context // ends when the process must
 
 	mu       sync.Mutex
 	jobs     []*job // the first is running
@@ -227,7 +243,32 @@ type Agent struct {
 	messages []*Message // the transcript; only ever appended to or replaced
 	usage    Usage      // cumulative
 	running  bool
+	settled  *sync.Cond // a job has ended
 	size     size
+	next     *choice // takes effect with the next turn; nil: nothing was chosen meanwhile
+
+	autoCompact bool
+	compacting  bool         // by lines
+	lines       compactOrder // the settings of a compaction by lines
+	summaries   bool         // the session gets a summary when the agent goes idle
+	stopSummary func()       // ends the one that is being made
+	retry       retrySettings
+	queues      [2]queue // steering and follow-up messages that wait for their turn
+	held        bool     // the last run did not end well: what is queued waits for a prompt
+}
+
+// choice is who answers.
+type choice struct {
+	model     *Model
+	provider  provider
+	reasoning string
+}
+
+// retrySettings say how failed model calls are made again.
+type retrySettings struct {
+	max    int           // attempts after the first; 0: none
+	base   time.Duration // the first delay; each is twice the last
+	cancel func()        // ends the delay that is being waited out
 }
 
 // size is what the provider last said about the size of the context: the first
@@ -247,7 +288,6 @@ var (
 	errBusy    = errors.New("agent is busy: wait for the active operation, or abort it and wait for it to end")
 )
 
-// maxRetries of one model call, each after about twice the last one's delay.
 const (
 	maxRetries  = 3
 	retryBase   = 2 * time.Second
@@ -260,12 +300,18 @@ const (
 // submit accepts a job; start lets it run. accepted is called under the lock:
 // the place to answer the client.
 func (a *Agent) submit(id json.RawMessage, run func(*job) *Event, accepted func(queued bool)) {
-	j := &job{id: id, run: run}
-	j.ctx, j.cancel = context.WithCancelCause(a.ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.held = false
+	a.stopSummary()
 	accepted(len(a.jobs) > 0)
-	a.jobs = append(a.jobs, j)
+	a.jobs = append(a.jobs, a.newJob(id, run))
+}
+
+func (a *Agent) newJob(id json.RawMessage, run func(*job) *Event) *job {
+	j := &job{id: id, run: run}
+	j.ctx, j.cancel = context.WithCancelCause(a.ctx)
+	return j
 }
 
 // start makes sure that accepted jobs are running.
@@ -288,8 +334,14 @@ func (a *Agent) work() {
 		j.cancel(nil)
 		a.mu.Lock()
 		a.jobs = a.jobs[1:]
+		a.carryOn()
 		a.running = len(a.jobs) > 0
 		a.host.event(terminal)
+		a.adopt()
+		a.settled.Broadcast()
+		if !a.running && a.summaries {
+			a.summarizeSession()
+		}
 		idle := !a.running
 		a.mu.Unlock()
 		if idle {
@@ -306,29 +358,53 @@ func (a *Agent) do(j *job) (terminal *Event) {
 			a.mu.Lock()
 			a.messages = repair(a.messages)
 			a.mu.Unlock()
-			terminal = a.failed(j, fmt.Sprintf("internal error: %v", p))
+			terminal = a.broken(j, nil, nil, fmt.Errorf("internal error: %v", p))
 		}
 	}()
 	return j.run(j)
 }
 
-// failed reports a failed run and returns its terminal event.
-func (a *Agent) failed(j *job, text string) *Event {
-	a.emit(j, &Event{Type: "turn_end", Stop: "error", Err: text})
-	return a.stopped(j, text)
-}
-
 // stopped reports a run that ended behind a whole turn, without its answer, and
 // returns its terminal event.
 func (a *Agent) stopped(j *job, text string) *Event {
+	a.hold()
 	a.emit(j, &Event{Type: "error", Text: text})
 	return &Event{Type: "done", ID: j.id}
 }
 
-// aborted reports an aborted run and returns its terminal event.
-func (a *Agent) aborted(j *job) *Event {
-	a.emit(j, &Event{Type: "turn_end", Stop: "aborted"})
-	return &Event{Type: "done", ID: j.id}
+// broken reports a run that failed or was aborted and returns its terminal
+// event. m (nil: nothing) is what arrived of the last message, shown what may
+// be shown of it. Its text is kept: half thinking must not go back to a
+// provider, and a call of such a message is never run.
+func (a *Agent) broken(j *job, m, shown *Message, err error) *Event {
+	a.hold()
+	if m == nil {
+		m = assistantMessage(a.model)
+		shown = m
+	}
+	a.strip(j, m, err)
+	if len(m.Content) > 0 || a.atomic {
+		a.add(j, m, nil)
+		if shown != nil {
+			a.emit(j, &Event{Type: "assistant_message", Message: shown})
+		}
+	}
+	a.emit(j, &Event{Type: "turn_end", Stop: m.Stop, Err: m.Err})
+	if m.Stop == "aborted" {
+		return &Event{Type: "done", ID: j.id}
+	}
+	return a.stopped(j, m.Err)
+}
+
+// strip makes a message that did not end well what it stays as.
+func (a *Agent) strip(j *job, m *Message, err error) {
+	m.Stop, m.Err = "error", err.Error()
+	if j.ctx.Err() != nil {
+		m.Stop, m.Err = "aborted", ""
+	}
+	m.Content = slices.DeleteFunc(m.Content, func(b Block) bool {
+		return b.Type != "text" || strings.TrimSpace(b.Text) == ""
+	})
 }
 
 // emit passes an event of a job on, unless the job has ended.
@@ -348,8 +424,12 @@ func (a *Agent) tell(e *Event) {
 	a.host.event(e)
 }
 
-// add appends a message to the transcript and tells of it, unless e is nil.
+// add appends a message to the transcript and tells of it, unless e is nil. It
+// is in the session before anybody hears of it.
 func (a *Agent) add(j *job, m *Message, e *Event) {
+	if m.entry == "" {
+		a.record(m, "")
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.messages = append(a.messages, m)
@@ -359,10 +439,69 @@ func (a *Agent) add(j *job, m *Message, e *Event) {
 	}
 }
 
+// record writes a message to the session. What can not be written is told, and
+// the run goes on without it.
+func (a *Agent) record(m *Message, queued string) {
+	if a.session == nil {
+		return
+	}
+	if err := a.session.addMessage(m, queued); err != nil {
+		a.tell(&Event{Type: "notice", Level: "error", Text: "a message is not in the session file: " + err.Error()})
+	}
+}
+
+// resume goes on with a session. The agent is idle.
+func (a *Agent) resume(s *session, r restored) {
+	a.clear()
+	a.session, a.messages, a.usage = s, r.messages, Usage{}
+	for _, m := range r.messages {
+		if m.Usage != nil {
+			a.usage.add(m.Usage)
+		}
+	}
+	a.queues[steering].messages, a.queues[followUp].messages, a.held = nil, nil, false
+}
+
+func (a *Agent) currentSession() *session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.session
+}
+
 // abort cancels the running job. The lock is held.
 func (a *Agent) abort() {
 	if len(a.jobs) > 0 {
 		a.jobs[0].cancel(errAborted)
+	}
+}
+
+// chosen is who answers the next model call. The lock is held.
+func (a *Agent) chosen() choice {
+	if a.next != nil {
+		return *a.next
+	}
+	return choice{a.model, a.provider, a.reasoning}
+}
+
+// choose changes who answers: now, or with the next turn of the running job.
+func (a *Agent) choose(change func(c *choice)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := a.chosen()
+	change(&c)
+	a.next = &c
+	if len(a.jobs) == 0 {
+		a.adopt()
+	}
+}
+
+// adopt makes the choice what is used. The lock is held.
+func (a *Agent) adopt() {
+	if c := a.next; c != nil {
+		if a.next = nil; c.model != a.model {
+			a.setModel(c.model, c.provider)
+		}
+		a.reasoning = c.reasoning
 	}
 }
 
@@ -396,53 +535,62 @@ func (a *Agent) prompt(text string, images [][]byte) func(*job) *Event {
 			end := strings.IndexFunc(text+" ", unicode.IsSpace)
 			if c := a.ext.command(text[1:end]); c != nil && j.ctx.Err() == nil {
 				if text = c.invoke(j.ctx, strings.TrimSpace(text[end:])); j.ctx.Err() != nil {
-					return a.aborted(j)
+					return a.broken(j, nil, nil, errAborted)
 				}
 				if strings.TrimSpace(text) == "" {
 					return done
 				}
 			}
 		}
-		a.add(j, &Message{Role: "user", Content: promptBlocks(j.ctx, text, images), Time: time.Now()}, &Event{Type: "user_message", ID: j.id})
-		a.ext.wait(j.ctx)
-		a.tools = a.builtin()
-		for _, t := range a.ext.allTools() {
-			if a.allows(t.name) {
-				a.tools = append(a.tools, t)
-			}
-		}
-		if !a.prepared && j.ctx.Err() == nil {
-			a.system = a.ext.guardPrompt(j.ctx, a.prepare())
-			a.prepared = j.ctx.Err() == nil // else not all were asked
-		}
-		return a.loop(j)
+		return a.answer(j, &Message{Role: "user", Content: promptBlocks(j.ctx, text, images), Time: time.Now()})
 	}
+}
+
+// answer runs a user message; nil: what the transcript and the queues hold.
+func (a *Agent) answer(j *job, m *Message) *Event {
+	if m != nil {
+		a.add(j, m, &Event{Type: "user_message", ID: j.id})
+	}
+	a.ext.wait(j.ctx)
+	a.tools = a.builtin()
+	for _, t := range a.ext.allTools() {
+		if a.allows(t.name) {
+			a.tools = append(a.tools, t)
+		}
+	}
+	if !a.prepared && j.ctx.Err() == nil {
+		a.system = a.ext.guardPrompt(j.ctx, a.prepare())
+		a.prepared = j.ctx.Err() == nil // else not all were asked
+	}
+	return a.loop(j)
 }
 
 // loop makes turns until the model has nothing more to do. It returns the
 // job's terminal event.
 func (a *Agent) loop(j *job) *Event {
-	pauses, hollow := 0, 0
+	pauses, hollow, kind := 0, 0, steering
 	for step := 1; ; step++ {
 		if j.ctx.Err() != nil {
-			return a.aborted(j)
+			return a.broken(j, nil, nil, errAborted)
 		}
 		if a.maxSteps > 0 && step > a.maxSteps {
 			return a.stopped(j, fmt.Sprintf("stopped after %d steps (--max-steps)", a.maxSteps))
 		}
+		a.mu.Lock()
+		a.adopt()
+		a.mu.Unlock()
 		a.emit(j, &Event{Type: "turn_start", Step: step})
+		a.deliver(j, kind)
+		kind = steering
 		if e, reason := a.ext.guardTurn(j.ctx, step); e != nil {
+			a.hold()
 			a.emit(j, &Event{Type: "turn_end", Stop: "error", Err: reason})
 			a.emit(j, &Event{Type: "notice", Extension: e.Name, Level: "warn", Text: reason})
 			return &Event{Type: "done", ID: j.id}
 		}
 		m, shown, err := a.callModel(j)
 		if err != nil {
-			a.keepPartial(j, m, shown, err)
-			if j.ctx.Err() != nil {
-				return a.aborted(j)
-			}
-			return a.failed(j, err.Error())
+			return a.broken(j, m, shown, err)
 		}
 		calls := a.keep(j, m, shown)
 		switch {
@@ -454,6 +602,9 @@ func (a *Agent) loop(j *job) *Event {
 			}
 		case isHollow(m) && hollow == 0:
 			hollow++ // ask once more: some models think and then forget to speak
+		case a.waiting(steering):
+		case a.waiting(followUp):
+			kind = followUp
 		default:
 			if isHollow(m) {
 				a.emit(j, &Event{Type: "notice", Level: "warn", Text: "the model answered with reasoning only, twice"})
@@ -507,11 +658,16 @@ func (a *Agent) guard(j *job, m *Message) *Message {
 		a.emit(j, &Event{Type: "notice", Extension: e.Name, Level: "warn", Text: reason})
 		return nil
 	}
-	a.emit(j, &Event{Type: "delta", Delta: delta{phase: "delta", block: &Block{Type: "text"}, text: []byte(shown)}})
+	d := delta{block: &Block{Type: "text", Text: shown}, text: []byte(shown), usage: m.Usage,
+		index: slices.IndexFunc(m.Content, func(b Block) bool { return b.Type == "text" })}
+	for _, d.phase = range []string{"start", "delta", "end"} {
+		a.emit(j, &Event{Type: "delta", Delta: d})
+	}
 	if shown == text {
 		return m
 	}
-	other := &Message{Role: m.Role, Time: m.Time, Content: []Block{{Type: "text", Text: shown}}}
+	other := &Message{Role: m.Role, Time: m.Time, API: m.API, Provider: m.Provider, Model: m.Model, Stop: m.Stop, RawStop: m.RawStop,
+		Usage: m.Usage, Content: []Block{{Type: "text", Text: shown}}}
 	for _, b := range m.Content {
 		if b.Type != "text" {
 			other.Content = append(other.Content, b)
@@ -526,37 +682,18 @@ func isHollow(m *Message) bool {
 		!slices.ContainsFunc(m.Content, func(b Block) bool { return b.Type != "thinking" })
 }
 
-// keepPartial takes what arrived of a message that failed or was aborted: its
-// text. Half thinking must not go back to a provider, and a call of such a
-// message is never run, so neither stays.
-func (a *Agent) keepPartial(j *job, m, shown *Message, err error) {
-	m.Stop, m.Err = "error", err.Error()
-	if j.ctx.Err() != nil {
-		m.Stop, m.Err = "aborted", ""
-	}
-	m.Content = slices.DeleteFunc(m.Content, func(b Block) bool {
-		return b.Type != "text" || strings.TrimSpace(b.Text) == ""
-	})
-	if len(m.Content) > 0 {
-		a.add(j, m, nil)
-		if shown != nil {
-			a.emit(j, &Event{Type: "assistant_message", Message: shown})
-		}
-	}
-}
-
 // callModel makes one model call, with retries as long as nothing arrived, a
 // compaction when the context is too large, and another try without images
 // when one was refused. m is never nil; shown is what may be shown of it.
 func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 	if err := a.compactIfNear(j); err != nil {
-		return &Message{Role: "assistant", Time: time.Now()}, nil, err
+		return nil, nil, err
 	}
 	started, held := false, a.ext.holdsText()
 	e := &Event{Type: "delta"} // one for all deltas: there are many
 	on := func(d delta) {
 		if !started {
-			a.emit(j, &Event{Type: "assistant_start"})
+			a.emit(j, &Event{Type: "assistant_start", Message: assistantMessage(a.model)})
 			started = true
 		}
 		if e.Delta = d; !held || d.block.Type != "text" {
@@ -567,7 +704,7 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 	for {
 		m, err := a.provider.call(j.ctx, a.request(j, a.messages), on)
 		if err == nil && !started {
-			a.emit(j, &Event{Type: "assistant_start"})
+			a.emit(j, &Event{Type: "assistant_start", Message: assistantMessage(a.model)})
 		}
 		shown := m
 		if held {
@@ -581,28 +718,39 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 			return m, shown, nil
 		}
 		var pe *providerError
-		if j.ctx.Err() != nil || !errors.As(err, &pe) || len(m.Content) > 0 {
+		if j.ctx.Err() != nil || !errors.As(err, &pe) || len(m.Content) > 0 && !a.atomic {
 			return m, shown, err
+		}
+		dropped := func() {
+			if a.atomic {
+				a.strip(j, m, pe)
+				a.record(m, "")
+				a.emit(j, &Event{Type: "attempt_failed", Message: m})
+				started = false
+			}
 		}
 		switch {
 		case pe.overflow && compacted:
 			return m, shown, fmt.Errorf("%w (after compaction: what is left, %d messages or about %d tokens, does not fit)", err, len(a.messages), a.contextTokens())
 		case pe.overflow && a.autoCompact:
 			compacted = true
-			if cerr := a.compactNow(j); cerr != nil {
-				return m, shown, fmt.Errorf("%w (and making room failed: %w)", err, cerr)
+			dropped()
+			if cerr := a.compactNow(j, "overflow"); cerr != nil {
+				return nil, nil, fmt.Errorf("%w (and making room failed: %w)", err, cerr)
 			}
 		case pe.badImage && a.model.Vision:
 			a.emit(j, &Event{Type: "notice", Level: "warn", Text: "the provider refused an image; images are left out from now on: " + pe.message})
+			dropped()
 			blind := *a.model
 			blind.Vision = false
 			a.mu.Lock()
 			a.model = &blind
 			a.mu.Unlock()
-		case pe.retry && retries < maxRetries:
+		case pe.retry && retries < a.retry.max:
 			retries++
+			dropped()
 			if err := a.backOff(j, retries, pe); err != nil {
-				return m, shown, err
+				return nil, nil, err
 			}
 		default:
 			return m, shown, err
@@ -629,11 +777,22 @@ func (a *Agent) backOff(j *job, attempt int, pe *providerError) error {
 		return fmt.Errorf("%w: the server asks to wait %v, which is longer than %v", pe, delay.Round(time.Second), maxWait)
 	}
 	if delay == 0 {
-		delay = retryBase << (attempt - 1)
-		delay += rand.N(delay / 8) // so that many clients do not come back at once
+		delay = a.retry.base << (attempt - 1)
+		if !a.atomic { // it promises the exact delays
+			delay += rand.N(delay/8 + 1) // so that many clients do not come back at once
+		}
 	}
-	a.emit(j, &Event{Type: "retry", Attempt: attempt, Delay: delay, Text: pe.message})
-	return sleep(j.ctx, delay)
+	ctx, cancel := context.WithCancelCause(j.ctx)
+	defer cancel(nil)
+	a.mu.Lock()
+	a.retry.cancel = func() { cancel(errors.New("Retry cancelled")) }
+	a.mu.Unlock()
+	a.emit(j, &Event{Type: "retry", Attempt: attempt, Max: a.retry.max, Delay: delay, Text: pe.message})
+	if err := sleep(ctx, delay); err != nil {
+		return err
+	}
+	a.emit(j, &Event{Type: "attempt_start"})
+	return nil
 }
 
 // sleep waits, at most until ctx ends.
@@ -705,7 +864,7 @@ func (a *Agent) runTools(j *job, m *Message, calls []*Block) {
 		for i, c := range calls[:n] {
 			r := <-results[i]
 			a.add(j, &Message{Role: "tool", Content: r.content, Time: time.Now(), CallID: c.ID, ToolName: c.Name,
-				IsError: r.isError, Activate: r.activate}, &Event{Type: "tool_result"})
+				IsError: r.isError, Activate: r.activate, details: r.details}, &Event{Type: "tool_result"})
 		}
 		calls = calls[n:]
 	}
@@ -894,8 +1053,8 @@ func repair(messages []*Message) []*Message {
 	for i := 0; i < len(messages); {
 		m := messages[i]
 		i++
-		if m.Role == "tool" {
-			continue // answers nothing: what does is taken below
+		if m.Role == "tool" || len(m.Content) == 0 {
+			continue // answers nothing (what does is taken below), or says nothing
 		}
 		out = append(out, m)
 		first := i

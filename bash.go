@@ -86,7 +86,7 @@ func (e *toolEnv) bash(ctx context.Context, a *arguments, progress func(string))
 		seconds = bashTimeout
 	}
 	seconds = min(seconds, bashTimeoutMax)
-	r, err := runShell(ctx, e, command, max(1, time.Duration(seconds*float64(time.Second))), progress)
+	r, err := runShell(ctx, e, command, max(1, time.Duration(seconds*float64(time.Second))), false, func(_, text string) { progress(text) })
 	if err != nil {
 		return result, err
 	}
@@ -133,27 +133,43 @@ type shellResult struct {
 
 // runShell runs a command until its shell exits, ctx ends or timeout (0: none)
 // is over, and returns within two seconds from then. It calls progress, which
-// may be nil and must not block, with new output as plain text.
-func runShell(ctx context.Context, e *toolEnv, command string, timeout time.Duration, progress func(string)) (*shellResult, error) {
+// must not block, with new output as plain text. Output is in the order in
+// which it was written; with split progress is also told by which channel,
+// and what comes by both at the same moment may change places.
+func runShell(ctx context.Context, e *toolEnv, command string, timeout time.Duration, split bool, progress func(channel, text string)) (*shellResult, error) {
 	shell, err := findShell()
 	if err != nil {
 		return nil, err
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("could not make a pipe for the command: %w", err)
-	}
 	cmd := exec.Command(shell, "-c", command)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = e.cwd, quiet(childEnv(e.dropEnv)), w, w
+	cmd.Dir, cmd.Env = e.cwd, quiet(childEnv(e.dropEnv))
+	var reads, writes []*os.File
+	pipes := 1
+	if split {
+		pipes = 2
+	}
+	for range pipes {
+		r, w, perr := os.Pipe()
+		if perr != nil {
+			closeFiles(slices.Concat(reads, writes))
+			return nil, fmt.Errorf("could not make a pipe for the command: %w", perr)
+		}
+		reads, writes = append(reads, r), append(writes, w)
+	}
+	cmd.Stdout, cmd.Stderr = writes[0], writes[len(writes)-1]
 	g, err := startGroup(cmd)
-	w.Close()
+	closeFiles(writes)
 	if err != nil {
-		r.Close()
+		closeFiles(reads)
 		return nil, fmt.Errorf("could not start the command: %w", err)
 	}
-	chunks, done := make(chan []byte), make(chan struct{})
+	chunks, done := make(chan chunk), make(chan struct{})
 	defer close(done)
-	go drain(r, chunks, done)
+	var readers sync.WaitGroup
+	for i, f := range reads {
+		readers.Go(func() { drain(f, channels[i], chunks, done) })
+	}
+	go func() { readers.Wait(); close(chunks) }() // ends with the last reader
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -190,6 +206,12 @@ func runShell(ctx context.Context, e *toolEnv, command string, timeout time.Dura
 	return res, nil
 }
 
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
 func findShell() (path string, err error) {
 	for _, name := range []string{"bash", "sh"} {
 		if path, err = exec.LookPath(name); err == nil {
@@ -199,20 +221,27 @@ func findShell() (path string, err error) {
 	return "", fmt.Errorf("there is neither bash nor sh: %w", err)
 }
 
+// chunk is a piece of output. It is valid until the next of its channel is
+// received.
+type chunk struct {
+	channel string
+	data    []byte
+}
+
+var channels = [2]string{"stdout", "stderr"}
+
 // drain reads until nobody holds the other end of the pipe, neither the command
-// nor what it left in the background, and then closes chunks. A chunk is valid
-// until the next is received. Once done is closed, output goes nowhere.
-func drain(r *os.File, chunks chan<- []byte, done <-chan struct{}) {
+// nor what it left in the background. Once done is closed, output goes nowhere.
+func drain(r *os.File, channel string, chunks chan<- chunk, done <-chan struct{}) {
 	defer r.Close()
 	var buffers [2][64 << 10]byte // one is filled while the receiver has the other
 	for i := 0; ; i ^= 1 {
 		n, err := r.Read(buffers[i][:])
 		if err != nil {
-			close(chunks)
 			return
 		}
 		select {
-		case chunks <- buffers[i][:n]:
+		case chunks <- chunk{channel, buffers[i][:n]}:
 		case <-done:
 			io.Copy(io.Discard, r)
 			return
@@ -222,16 +251,17 @@ func drain(r *os.File, chunks chan<- []byte, done <-chan struct{}) {
 
 // output is what a command printed. runShell's goroutine owns it.
 type output struct {
-	chunks <-chan []byte // nil when nobody can print any more
-	tail   []byte        // the end: all, or at least tailKeep bytes
-	total  int64         // bytes
-	lines  int           // line ends
+	chunks <-chan chunk // nil when nobody can print any more
+	tail   []byte       // the end: all, or at least tailKeep bytes
+	total  int64        // bytes
+	lines  int          // line ends
 
 	file    *os.File // has what is no longer in tail; at the end all, if a result does not
 	saved   int      // bytes in file
 	fileErr error    // why not all is in file
 
-	progress func(string)
+	progress func(channel, text string)
+	channel  string           // of what is fresh
 	fresh    int64            // bytes that progress has not got, the last ones
 	due      <-chan time.Time // when it gets them; nil when there are none
 }
@@ -241,8 +271,8 @@ type output struct {
 func (o *output) collect(stop, stopToo <-chan struct{}) {
 	for {
 		select {
-		case b, open := <-o.chunks:
-			o.add(b, open)
+		case c, open := <-o.chunks:
+			o.add(c, open)
 		case <-o.due:
 			o.flush()
 		case <-stop:
@@ -260,8 +290,8 @@ func (o *output) settle(g *group, ticks int) {
 	tick := time.Tick(settleTick)
 	for quiet := 0; ticks > 0 && quiet < settleQuiet && (o.chunks != nil || g.alive()); {
 		select {
-		case b, open := <-o.chunks:
-			o.add(b, open)
+		case c, open := <-o.chunks:
+			o.add(c, open)
 			quiet = 0
 		case <-tick:
 			quiet++
@@ -270,11 +300,16 @@ func (o *output) settle(g *group, ticks int) {
 	}
 }
 
-func (o *output) add(b []byte, open bool) {
+func (o *output) add(c chunk, open bool) {
 	if !open {
 		o.chunks = nil
 		return
 	}
+	if o.fresh > 0 && c.channel != o.channel {
+		o.flush()
+	}
+	b := c.data
+	o.channel = c.channel
 	o.total += int64(len(b))
 	o.lines += bytes.Count(b, lf)
 	if o.tail = append(o.tail, b...); len(o.tail) >= 2*tailKeep {
@@ -317,8 +352,8 @@ func (o *output) flush() {
 		o.fresh = int64(len(b) - len(whole))
 		b = whole
 	}
-	if text := skipped + string(plainText(b)); text != "" && o.progress != nil {
-		o.progress(text)
+	if text := skipped + string(plainText(b)); text != "" {
+		o.progress(o.channel, text)
 	}
 }
 

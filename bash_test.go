@@ -244,7 +244,7 @@ func TestBashAbortKeepsOutput(t *testing.T) {
 	defer cancel()
 	needBash(t)
 	var seen string
-	res, err := runShell(ctx, &toolEnv{cwd: t.TempDir()}, "echo before; sleep 99", 0, func(text string) {
+	res, err := runShell(ctx, &toolEnv{cwd: t.TempDir()}, "echo before; sleep 99", 0, false, func(_, text string) {
 		seen += text
 		cancel()
 	})
@@ -403,7 +403,7 @@ func TestBashLosesNothing(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for range 15 {
-				res, err := runShell(context.Background(), &toolEnv{cwd: dir}, "seq 1 20000", 0, nil)
+				res, err := runShell(context.Background(), &toolEnv{cwd: dir}, "seq 1 20000", 0, false, func(_, _ string) {})
 				if err != nil || res.truncation == nil || res.truncation.TotalBytes != 108894 || res.truncation.TotalLines != 20000 {
 					t.Errorf("%v %+v", err, res)
 					return
@@ -421,7 +421,7 @@ func TestBashProgress(t *testing.T) {
 	start := time.Now()
 	var first, last time.Time
 	var pieces []string
-	_, err := runShell(context.Background(), &toolEnv{cwd: t.TempDir()}, `printf 'a\xc3'; sleep 0.3; printf '\xa9\e[1'; sleep 0.3; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.03; printf "m$i"; done`, 0, func(text string) {
+	_, err := runShell(context.Background(), &toolEnv{cwd: t.TempDir()}, `printf 'a\xc3'; sleep 0.3; printf '\xa9\e[1'; sleep 0.3; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.03; printf "m$i"; done`, 0, false, func(_, text string) {
 		if pieces == nil {
 			first = time.Now()
 		} else if gap := time.Since(last); len(pieces) > 1 && gap < progressGap/2 && text != "" && !strings.HasSuffix(text, "9") {

@@ -1,7 +1,8 @@
-// Compaction for the zot protocol: the older part of the transcript is replaced
-// by one user message with a summary that the model writes. Rules kept here:
+// Compaction: the older part of the transcript is replaced by one user message,
+// with a summary that the model writes, or (the Atomic protocol) with those of
+// its lines that the model does not name. Rules kept here:
 //
-//   - The transcript is only replaced when the whole summary is there.
+//   - The transcript is only replaced when the whole answer is there.
 //   - What is kept begins at a message that is not a tool result, so calls and
 //     results stay together.
 //   - The request for the summary fits the model's window by construction.
@@ -10,6 +11,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -51,7 +53,14 @@ func (a *Agent) compactJob(j *job) *Event {
 }
 
 // compactNow compacts inside a run, which goes on.
-func (a *Agent) compactNow(j *job) error {
+func (a *Agent) compactNow(j *job, reason string) error {
+	if a.atomic {
+		o := a.lines
+		o.reason = reason
+		_, err, end := a.compactLines(j, o)
+		a.emit(j, end)
+		return err
+	}
 	summary, err := a.compact(j)
 	if err == nil {
 		a.emit(j, &Event{Type: "compact_done", Text: summary})
@@ -64,10 +73,10 @@ func (a *Agent) compactNow(j *job) error {
 func (a *Agent) compactIfNear(j *job) error {
 	window := a.model.ContextWindow
 	near := window > 0 && a.contextTokens() > window-reserve(window)
-	if !a.autoCompact || !near || a.cutPoint() == 0 {
+	if !a.autoCompact || !near || a.cutPoint() == 0 || a.atomic && tailStart(a.messages, a.lines.preserve) == 0 {
 		return nil
 	}
-	if err := a.compactNow(j); err != nil && j.ctx.Err() == nil {
+	if err := a.compactNow(j, "threshold"); err != nil && j.ctx.Err() == nil && !a.atomic {
 		a.emit(j, &Event{Type: "notice", Level: "warn", Text: "automatic compaction failed: " + err.Error()})
 	}
 	return context.Cause(j.ctx)
@@ -129,6 +138,15 @@ func (a *Agent) compact(j *job) (string, error) {
 	for _, m := range a.messages[:cut] { // tools that were made available stay so
 		head.Activate = append(head.Activate, m.Activate...)
 	}
+	if a.session != nil {
+		kept := json.RawMessage("null")
+		if cut < len(a.messages) {
+			kept = encode(a.messages[cut].entry)
+		}
+		if _, err := a.session.append("compaction", `"summary":?,"firstKeptEntryId":?,"tokensBefore":?`, summary, kept, a.contextTokens()); err != nil {
+			return "", err
+		}
+	}
 	a.mu.Lock()
 	a.messages = append([]*Message{head}, a.messages[cut:]...)
 	a.size = size{}
@@ -175,29 +193,33 @@ func (a *Agent) summarize(j *job, text string, limit int) (string, error) {
 		tail := strings.ToValidUTF8(text[len(text)-limit*3/4:], "")
 		text = fmt.Sprintf("%s\n\n[%d characters in the middle are left out]\n\n%s", head, len(text)-len(head)-len(tail), tail)
 	}
-	r := a.request(j, []*Message{{Role: "user", Time: time.Now(), Content: []Block{
-		{Type: "text", Text: "<session>\n" + text + "\n</session>\n\n" + compactTask}}}})
-	r.system, r.tools, r.reasoning = compactSystem, nil, a.model.clamp("off")
+	m, err := a.consult(j, compactSystem, "<session>\n"+text+"\n</session>\n\n"+compactTask, "off")
+	switch {
+	case err != nil:
+		return "", err
+	case m.Stop == "length":
+		return "", errors.New("the summary was cut off at the output limit")
+	case strings.TrimSpace(m.text()) == "":
+		return "", errors.New("the model returned no summary")
+	}
+	return strings.TrimSpace(m.text()), nil
+}
+
+// consult asks the model something that is no part of the conversation.
+func (a *Agent) consult(j *job, system, text, reasoning string) (*Message, error) {
+	r := a.request(j, []*Message{{Role: "user", Time: time.Now(), Content: []Block{{Type: "text", Text: text}}}})
+	r.system, r.tools, r.reasoning = system, nil, a.model.clamp(reasoning)
 	for retries := 0; ; {
 		m, err := a.provider.call(j.ctx, r, func(delta) {})
 		a.account(j, m)
 		var pe *providerError
-		if errors.As(err, &pe) && pe.retry && retries < maxRetries && j.ctx.Err() == nil {
-			retries++
-			if err := a.backOff(j, retries, pe); err != nil {
-				return "", err
-			}
-			continue
+		if !errors.As(err, &pe) || !pe.retry || retries >= a.retry.max || j.ctx.Err() != nil {
+			return m, err
 		}
-		switch {
-		case err != nil:
-			return "", err
-		case m.Stop == "length":
-			return "", errors.New("the summary was cut off at the output limit")
-		case strings.TrimSpace(m.text()) == "":
-			return "", errors.New("the model returned no summary")
+		retries++
+		if err := a.backOff(j, retries, pe); err != nil {
+			return m, err
 		}
-		return strings.TrimSpace(m.text()), nil
 	}
 }
 
@@ -242,4 +264,160 @@ func shorten(s string, limit int) string {
 	head := strings.ToValidUTF8(s[:limit/2], "")
 	tail := strings.ToValidUTF8(s[len(s)-limit/2:], "")
 	return fmt.Sprintf("%s [%d characters left out] %s", head, len(s)-len(head)-len(tail), tail)
+}
+
+// compactOrder is what a compaction by lines is asked for.
+type compactOrder struct {
+	reason   string // manual, threshold or overflow
+	ratio    float64
+	preserve int    // messages that stay out of it
+	query    string // "": the last user message
+}
+
+// compactLines lets the model name the lines of the older part that can go, and
+// puts the rest in its place, word for word (spec: compact). It tells how it
+// begins; end tells how it ended.
+func (a *Agent) compactLines(j *job, o compactOrder) (result json.RawMessage, err error, end *Event) {
+	a.mu.Lock()
+	a.compacting = true
+	a.mu.Unlock()
+	a.emit(j, &Event{Type: "compaction_start", Reason: o.reason})
+	result, err = a.planAndRender(j, o)
+	end = &Event{Type: "compaction_end", Reason: o.reason, Result: result}
+	switch {
+	case j.ctx.Err() != nil:
+		err, end.Stop = errors.New("Compaction cancelled"), "aborted"
+	case err != nil:
+		end.Err = "Compaction failed: " + err.Error()
+	}
+	a.mu.Lock()
+	a.compacting = false
+	a.mu.Unlock()
+	return result, err, end
+}
+
+// planAndRender does what compactLines says.
+func (a *Agent) planAndRender(j *job, o compactOrder) (json.RawMessage, error) {
+	start := tailStart(a.messages, o.preserve)
+	region, tail := a.messages[:start], a.messages[start:]
+	lines, protected := serializeLines(region, linesResult)
+	if len(lines) < minLines {
+		return nil, errors.New("Nothing to compact (session too small)")
+	}
+	before := a.contextTokens()
+	for i := len(a.messages) - 1; i >= 0 && o.query == ""; i-- {
+		if m := a.messages[i]; m.Role == "user" && m.raw == nil {
+			o.query = m.text()
+		}
+	}
+	rung := "planned"
+	del, err := a.planLines(j, lines, protected, o)
+	if err != nil && o.reason == "overflow" && j.ctx.Err() == nil { // the run cannot go on without room
+		rung, del, err = "fresh", deletions(lines, protected, len(lines), nil, o.ratio), nil
+	}
+	if err == nil && len(del) == 0 {
+		err = errors.New("the model named no lines that can go")
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, stats := render(lines, del)
+	stats.measure(before, text, tail)
+	kept := json.RawMessage("null")
+	if len(tail) > 0 {
+		kept = encode(tail[0].entry)
+	}
+	details := appendJSON(nil, `"promptVersion":?,"parameters":{"compression_ratio":?,"preserve_recent":?,"query":?},"rung":?,"stats":{"linesBefore":?,"linesDeleted":?,"linesKept":?,"rangeCount":?,"tokensBefore":?,"tokensAfter":?,"percentReduction":?}`,
+		promptVersion, o.ratio, o.preserve, o.query, rung, stats.linesBefore, stats.linesDeleted, stats.linesKept, stats.rangeCount,
+		stats.tokensBefore, stats.tokensAfter, stats.percentReduction)
+	if a.session != nil {
+		backup, err := a.session.backup(map[string]string{"manual": "compact", "threshold": "auto-compact", "overflow": "overflow-auto-compact"}[o.reason])
+		if err != nil {
+			return nil, fmt.Errorf("the session could not be copied before: %w", err)
+		}
+		if backup != "" {
+			details = appendJSON(details, `,"backupPath":?`, backup)
+		}
+		if _, err := a.session.append("compaction", `"summary":?,"firstKeptEntryId":?,"tokensBefore":?,"details":{"strategy":"verbatim-lines",?}`,
+			text, kept, stats.tokensBefore, details); err != nil {
+			return nil, err
+		}
+	}
+	a.mu.Lock()
+	a.messages, a.size = []*Message{a.compacted(text, tail)}, size{}
+	a.mu.Unlock()
+	return appendJSON(nil, `{"compactedText":?,"firstKeptEntryId":?,"tokensBefore":?,?}`, text, kept, stats.tokensBefore, details), nil
+}
+
+// planLines asks the model which lines can go. When they are too many for it,
+// the older half goes unasked.
+func (a *Agent) planLines(j *job, lines []string, protected []bool, o compactOrder) ([]lineRange, error) {
+	for head := 0; ; head += (len(lines) - head + 1) / 2 {
+		system, user := planRequest(lines[head:], protected[head:], o.ratio, o.query)
+		m, err := a.consult(j, system, user, a.reasoning)
+		var pe *providerError
+		if errors.As(err, &pe) && pe.overflow && len(lines)-head > minLines {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		ranges, err := parsePlan(m.text(), len(lines)-head, m.Stop == "length")
+		return deletions(lines, protected, head, ranges, o.ratio), err
+	}
+}
+
+// promptVersion is the Atomic protocol's number for planning by lines.
+const promptVersion = 3
+
+// compacted is what stands for the whole transcript after a compaction by
+// lines. Tools that it made available stay so.
+func (a *Agent) compacted(kept string, tail []*Message) *Message {
+	m := compactedMessage(kept, tail, time.Now())
+	for _, old := range a.messages {
+		m.Activate = append(m.Activate, old.Activate...)
+	}
+	return m
+}
+
+// compactedMessage says what is left of a conversation: the kept lines, and the
+// tail as it was.
+func compactedMessage(kept string, tail []*Message, at time.Time) *Message {
+	text := compactedText(kept, tail)
+	return &Message{Role: "user", Time: at, Content: []Block{{Type: "text", Text: text}},
+		raw: appendJSON(nil, `{"role":"custom","customType":"compaction","content":?,"display":true,"timestamp":?}`, text, at.UnixMilli())}
+}
+
+const (
+	summaryEntries = 4 // a shorter session gets no summary
+	summaryChars   = 30_000
+	summarySystem  = `You label coding sessions for a list. Answer with one line of at most 100 characters: what the session is about and where it stands. No quotes, no preamble.`
+)
+
+// summarizeSession writes a line about the session in the background, for lists
+// of sessions. A failure is silent; the next prompt ends it. The lock is held
+// and the agent is idle.
+func (a *Agent) summarizeSession() {
+	through := a.session.leafID()
+	if len(a.messages) < summaryEntries || a.held {
+		return
+	}
+	ctx, cancel := context.WithCancel(a.ctx)
+	a.stopSummary = cancel
+	r := a.request(&job{ctx: ctx}, []*Message{{Role: "user", Time: time.Now(), Content: []Block{
+		{Type: "text", Text: "<session>\n" + shorten(serialize(a.messages), summaryChars) + "\n</session>"}}}})
+	r.system, r.tools, r.reasoning = summarySystem, nil, a.model.clamp("off")
+	session, model, provider := a.session, a.model, a.provider
+	a.ext.work.Go(func() { // ends with the call
+		defer cancel()
+		m, err := provider.call(ctx, r, func(delta) {})
+		line := strings.Join(strings.Fields(m.text()), " ")
+		if err != nil || line == "" || ctx.Err() != nil {
+			return
+		}
+		if m.Usage != nil {
+			m.Usage.Cost = model.cost(m.Usage)
+		}
+		session.append("session_summary", `"summary":?,"summarizedThroughId":?,"usage":?`, shorten(line, 200), through, appendAgentUsage(nil, m.Usage))
+	})
 }

@@ -91,11 +91,11 @@ type extension struct {
 	fresh              []*registration            // not committed yet
 	subscribed         map[string]map[string]bool // by "events" or "intercept", by event
 	pending            map[string]chan object     // by type and id of the reply
-	problems, notes    findings                   // what it did wrong; what it told the user
+	problems           findings                   // what it did wrong
 	acked              bool                       // it answered shutdown
 }
 
-// findings are the last things that were found out about an extension.
+// findings are the last things that were seen of an extension.
 type findings struct {
 	last  []string // 20 at most
 	count int
@@ -581,7 +581,7 @@ func (e *extension) logf(format string, values ...any) {
 
 // notice tells the client something about the extension. No lock may be held.
 func (e *extension) notice(level, format string, values ...any) {
-	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Text: fmt.Sprintf(format, values...)})
+	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Fault: true, Text: fmt.Sprintf(format, values...)})
 }
 
 // readFrames takes the frames of an extension until the pipe ends or is closed.
@@ -664,11 +664,7 @@ func (e *extension) show(typ string, o object) {
 		if !slices.Contains([]string{"info", "success", "warn", "error"}, level) {
 			level = "info"
 		}
-		message := o.text("message")
-		e.host.mu.Lock()
-		e.notes.add(fmt.Sprintf("it notified (%s): %s", level, message))
-		e.host.mu.Unlock()
-		e.notice(level, "%s", message)
+		e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Text: o.text("message")})
 	case "display":
 		e.host.tell(&Event{Type: "ext_display", Extension: e.Name, Text: cmp.Or(o.text("display"), o.text("text"))})
 	case "clear_notes":

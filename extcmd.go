@@ -229,12 +229,21 @@ func printReport(t *tabwriter.Writer, r *extReport) {
 	}
 }
 
-// nobody is the host of an agent that gets no work.
-type nobody struct{}
+// doctor is the host of an agent that gets no work: it hears what extensions tell
+// the user, by their names. The agent's lock guards it.
+type doctor map[string]*findings
 
-func (nobody) event(*Event)          {}
-func (nobody) flush(context.Context) {}
-func (nobody) behind() bool          { return false }
+func (d doctor) event(e *Event) {
+	if e.Type == "notice" && !e.Fault && e.Extension != "" {
+		if d[e.Extension] == nil {
+			d[e.Extension] = new(findings)
+		}
+		d[e.Extension].add(fmt.Sprintf("it notified (%s): %s", e.Level, e.Text))
+	}
+}
+
+func (doctor) flush(context.Context) {}
+func (doctor) behind() bool          { return false }
 
 // extDoctor starts all extensions, or the one in a directory or of a name, ends
 // them, and tells what it saw.
@@ -274,7 +283,8 @@ func extDoctor(which string, asJSON bool) error {
 		}
 		reports = append(reports, r)
 	}
-	a, err := s.agent(context.Background(), nobody{})
+	d := doctor{}
+	a, err := s.agent(context.Background(), d)
 	if err != nil {
 		return err
 	}
@@ -287,13 +297,16 @@ func extDoctor(which string, asJSON bool) error {
 	procs.Unlock()
 	killAllGroups(time.Second)
 
+	a.mu.Lock()
 	a.ext.mu.Lock()
 	for i, r := range reports {
+		r.Notes = d[r.Name].all()
 		if r.fill(s.exts[i], offers); r.Problems != nil {
 			ill++
 		}
 	}
 	a.ext.mu.Unlock()
+	a.mu.Unlock()
 	err = printReports(reports, asJSON, printReport)
 	if err == nil && strays > 0 { // of several extensions, whose they are is unknown
 		err = fmt.Errorf("%d processes left their extension's session and still ran: end them at shutdown", strays)
@@ -321,7 +334,7 @@ func (r *extReport) fill(e *extension, offers []*registration) {
 	r.Intercepts = slices.Sorted(maps.Keys(e.subscribed["intercept"]))
 	r.HelloMS = max(0, e.helloAt.Sub(e.startedAt).Milliseconds())
 	r.ReadyMS = max(0, e.readyAt.Sub(e.startedAt).Milliseconds())
-	r.Ack, r.Problems, r.Notes = e.acked, append(r.Problems, e.problems.all()...), e.notes.all()
+	r.Ack, r.Problems = e.acked, append(r.Problems, e.problems.all()...)
 	if e.group != nil && isClosed(e.group.exited) {
 		r.Exit = exitText(e.group.state)
 	}
@@ -346,6 +359,9 @@ func (r *extReport) fill(e *extension, offers []*registration) {
 
 // all lists the findings, with a hint at those that were not kept.
 func (f *findings) all() []string {
+	if f == nil {
+		return nil
+	}
 	if n := f.count - len(f.last); n > 0 {
 		return append([]string{fmt.Sprintf("%d more: see the log", n)}, f.last...)
 	}

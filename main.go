@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/signal"
@@ -42,7 +43,7 @@ const (
 
 // options are the command line.
 type options struct {
-	mode                      string // "rpc", "print", "json" or ""
+	mode                      string // "rpc", "print", "json", "atomic", "atomic-json" or ""
 	provider, model           string
 	apiKey, baseURL           string
 	reasoning                 string
@@ -54,6 +55,12 @@ type options struct {
 	tools                     []string
 	noContextFiles            bool
 	noSkill, withSkills       bool
+	skillPaths, templatePaths []string
+	noTemplates               bool
+	excludeTools              []string
+	sessionRef, sessionID     string
+	sessionDir, sessionName   string
+	noSession, resume, again  bool
 	noYolo, yolo              bool
 	confirmTimeout            time.Duration
 	exts                      []string
@@ -91,6 +98,7 @@ func (o *options) flagGroups() []flagGroup {
 			{"print", "p", "", "answer one prompt: the text on stdout", mode("print")},
 			{"json", "", "", "answer one prompt: the events on stdout, one JSON object a line", mode("json")},
 			{"rpc", "", "", "the same as `zot rpc`", mode("rpc")},
+			{"mode", "", "MODE", "rpc: serve a client of the Atomic protocol; json: its events for one prompt", o.setAtomic},
 			{"list-models", "", "", "list every known model", &o.listModels},
 			{"help", "h", "", "this text", &o.help},
 			{"version", "v", "", "the version", &o.version},
@@ -102,17 +110,30 @@ func (o *options) flagGroups() []flagGroup {
 			{"base-url", "", "URL", "another address of the provider's API", &o.baseURL},
 			{"reasoning", "", "LEVEL", "off, minimum, low, medium, high, xhigh or max", o.setReasoning},
 		}},
+		{"Session", []flag{
+			{"continue", "c", "", "go on with the newest session of this directory", &o.again},
+			{"resume", "r", "", "choose a session to go on with", &o.resume},
+			{"session", "", "FILE", "go on with this session: its file, its id or the beginning of it", &o.sessionRef},
+			{"session-id", "", "ID", "the session with exactly this id, made if it is not there", &o.sessionID},
+			{"session-dir", "", "DIR", "where sessions are kept (default: under $ZOT_HOME/sessions)", &o.sessionDir},
+			{"name", "n", "NAME", "name the session", &o.sessionName},
+			{"no-session", "", "", "keep nothing of the conversation", &o.noSession},
+		}},
 		{"Prompt", []flag{
 			{"system-prompt", "", "TEXT", "replace the system prompt (also: $ZOT_HOME/SYSTEM.md)", &o.systemPrompt},
 			{"append-system-prompt", "", "TEXT", "add to the system prompt; repeatable", &o.appendPrompt},
 			{"no-context-files", "", "", "leave out AGENTS.md and CLAUDE.md", &o.noContextFiles},
 			{"no-skill", "", "", "leave out all skills", &o.noSkill},
+			{"skill", "", "PATH", "also load the skills there; repeatable", &o.skillPaths},
+			{"prompt-template", "", "PATH", "also load the prompt templates there; repeatable", &o.templatePaths},
+			{"no-prompt-templates", "", "", "leave out all prompt templates but those named", &o.noTemplates},
 			{"with-skills", "", "", "also load the skills under $ZOT_HOME and the home directory", &o.withSkills},
 			{"stdin", "", "", "with -p and --json: wait for piped input, however late it comes", &o.stdin},
 		}},
 		{"Work", []flag{
 			{"cwd", "", "DIR", "the working directory", &o.cwd},
-			{"tools", "", "LIST", "only these tools, separated by commas", o.setTools},
+			{"tools", "", "LIST", "only these tools, separated by commas", list(&o.tools)},
+			{"exclude-tools", "", "LIST", "not these tools", list(&o.excludeTools)},
 			{"no-tools", "", "", "no tools", &o.noTools},
 			{"max-steps", "", "N", "at most so many model calls a prompt (default 50)", o.setSteps},
 			{"no-auto-compact", "", "", "never compact the conversation unasked", &o.noAutoCompact},
@@ -145,7 +166,7 @@ func (f flag) set(v string) error {
 }
 
 // aliases are other spellings that programs pass.
-var aliases = map[string]string{"no-skills": "no-skill", "with-skill": "with-skills", "extension": "ext", "no-extensions": "no-ext"}
+var aliases = map[string]string{"no-skills": "no-skill", "with-skill": "with-skills", "extension": "ext", "no-extensions": "no-ext", "thinking": "reasoning"}
 
 const helpHead = `zot runs a coding agent behind pipes.
 
@@ -197,16 +218,27 @@ func (o *options) setConfirmTimeout(v string) (err error) {
 	return err
 }
 
-func (o *options) setTools(v string) error {
-	for name := range strings.SplitSeq(v, ",") {
-		if name = strings.TrimSpace(name); name != "" {
-			o.tools = append(o.tools, name)
+// list reads words that are separated by commas.
+func list(to *[]string) func(string) error {
+	return func(v string) error {
+		for name := range strings.SplitSeq(v, ",") {
+			if name = strings.TrimSpace(name); name != "" {
+				*to = append(*to, name)
+			}
 		}
+		if len(*to) == 0 {
+			return errors.New("no tool is named: use --no-tools for none")
+		}
+		return nil
 	}
-	if len(o.tools) == 0 {
-		return errors.New("no tool is named: use --no-tools for none")
+}
+
+func (o *options) setAtomic(v string) error {
+	mode, ok := map[string]string{"rpc": "atomic", "json": "atomic-json", "text": "print"}[v]
+	if !ok {
+		return fmt.Errorf("%q is not rpc, json or text", v)
 	}
-	return nil
+	return o.setMode(mode)
 }
 
 // parseArgs reads the command line. Flags and words may be mixed; the words are
@@ -246,7 +278,7 @@ func parseArgs(args []string) (*options, error) {
 	if (o.mode == "" || o.mode == "rpc") && len(words) > 0 && words[0] == "rpc" {
 		o.mode, words = "rpc", words[1:]
 	}
-	if o.mode == "rpc" && len(words) > 0 {
+	if (o.mode == "rpc" || o.mode == "atomic") && len(words) > 0 {
 		return nil, fmt.Errorf("zot rpc takes no prompt, but got %q: prompts come in as commands on stdin", words[0])
 	}
 	o.prompt = strings.Join(words, " ")
@@ -350,23 +382,41 @@ type config struct {
 	ProjectExts *bool    `json:"project_extensions"` // false: as with --no-approve
 }
 
+// atomic reports whether the Atomic protocol is spoken.
+func (o *options) atomic() bool { return strings.HasPrefix(o.mode, "atomic") }
+
+// keeps reports whether the conversation is kept in a session.
+func (o *options) keeps() bool {
+	asked := o.again || o.resume || o.sessionRef != "" || o.sessionID != "" || o.sessionDir != "" || o.sessionName != ""
+	return !o.noSession && (asked || o.mode == "" || o.atomic())
+}
+
 // setup is what flags, configuration and surroundings amount to.
 type setup struct {
 	*options
 	config
 	home      string
 	cwd       string
-	provider  *providerInfo
+	settings  *settings
+	catalog   catalog
+	provider  *providerInfo // of the start
 	model     *Model
 	skills    atomic.Pointer[[]promptFile] // replaced by a reload of the extensions
 	templates []promptFile
-	tools     []*tool // built in
+	builtins  []*tool // but for the one that loads skills
 	exts      []*extension
 	warnings  []string
+	session   *session // nil: the conversation is not kept
+	restored  restored
+	sessions  string // the directory of sessions; "": they are in memory only
+	flagLevel string // the reasoning level of the flags
 }
 
 func newSetup(o *options) (*setup, error) {
 	s := &setup{options: o, home: zotHome(), config: config{Timeouts: defaultTimeouts}}
+	if other := cmp.Or(os.Getenv("ATOMIC_CODING_AGENT_DIR"), os.Getenv("PI_CODING_AGENT_DIR")); o.atomic() && other != "" && os.Getenv("ZOT_HOME") == "" {
+		s.home, _ = filepath.Abs(other)
+	}
 	if err := readJSONFile(filepath.Join(s.home, "config.json"), &s.config); err != nil {
 		return nil, err
 	}
@@ -375,6 +425,7 @@ func newSetup(o *options) (*setup, error) {
 			return nil, fmt.Errorf("%s: \"timeouts\" are seconds from 0 (no limit) to 1000000, not %g", filepath.Join(s.home, "config.json"), seconds)
 		}
 	}
+	s.flagLevel = o.reasoning
 	if s.config.Reasoning != "" {
 		level, err := parseReasoning(s.config.Reasoning)
 		if err != nil {
@@ -383,6 +434,17 @@ func newSetup(o *options) (*setup, error) {
 		o.reasoning = cmp.Or(o.reasoning, level)
 	}
 	var err error
+	if s.settings, err = loadSettings(s.home); err != nil {
+		return nil, err
+	}
+	if o.atomic() || o.mode == "" {
+		s.config.Provider = cmp.Or(s.settings.DefaultProvider, s.config.Provider)
+		s.config.Model = cmp.Or(s.settings.DefaultModel, s.config.Model)
+		o.reasoning = cmp.Or(s.flagLevel, s.settings.DefaultThinkingLevel, o.reasoning)
+	}
+	if o.atomic() {
+		o.reasoning = cmp.Or(o.reasoning, "medium")
+	}
 	if s.cwd, err = filepath.Abs(o.cwd); err != nil {
 		return nil, err
 	}
@@ -393,6 +455,12 @@ func newSetup(o *options) (*setup, error) {
 	}
 	if u, err := url.Parse(o.baseURL); o.baseURL != "" && (err != nil || u.Host == "" || !strings.HasPrefix(u.Scheme, "http")) {
 		return nil, fmt.Errorf("--base-url: %q is not an http or https URL", o.baseURL)
+	}
+	if s.sessions = cmp.Or(o.sessionDir, sessionsDir(s.home, s.cwd)); !o.keeps() {
+		s.sessions = ""
+	}
+	if err := s.openSession(); err != nil {
+		return nil, err
 	}
 	if err := s.chooseModel(); err != nil {
 		return nil, err
@@ -408,7 +476,10 @@ func newSetup(o *options) (*setup, error) {
 	s.exts = s.places().find()
 	s.warnings = s.readSkills(s.exts)
 	var warnings []string
-	s.templates, warnings = loadTemplates(s.cwd, s.home, nil)
+	s.templates, warnings = loadTemplates(s.cwd, s.home, o.templatePaths)
+	if o.noTemplates {
+		s.templates = slices.DeleteFunc(s.templates, func(t promptFile) bool { return t.scope != "path" })
+	}
 	s.warnings = append(s.warnings, warnings...)
 	return s, s.chooseTools()
 }
@@ -423,29 +494,39 @@ func (s *setup) places() extPlaces {
 func (s *setup) readSkills(exts []*extension) (warnings []string) {
 	var skills []promptFile
 	if !s.noSkill {
-		skills, warnings = loadSkills(s.cwd, s.home, s.withSkills, skillPaths(exts))
+		user := s.withSkills || s.atomic() || s.mode == ""
+		skills, warnings = loadSkills(s.cwd, s.home, user, append(skillPaths(exts), s.options.skillPaths...))
 	}
 	s.skills.Store(&skills)
 	return warnings
 }
 
-// builtins are the tools that are no extension's; skills may come and go.
-func (s *setup) builtins() []*tool {
-	if skills := *s.skills.Load(); len(skills) > 0 && s.allows("skill") {
-		return append(slices.Clone(s.tools), skillTool(skills))
+// ownTools are the tools that are no extension's; skills may come and go.
+func (s *setup) ownTools() []*tool {
+	if skills := *s.skills.Load(); len(skills) > 0 {
+		return append(slices.Clone(s.builtins), skillTool(skills))
 	}
-	return slices.Clone(s.tools)
+	return slices.Clone(s.builtins)
 }
 
 // chooseModel finds provider and model: the flags, config.json, who lists the
 // model, the first provider that has a key.
-func (s *setup) chooseModel() error {
-	all, err := loadCatalog(s.home)
-	if err != nil {
+func (s *setup) chooseModel() (err error) {
+	if s.catalog, err = loadCatalog(s.home); err != nil {
 		return err
 	}
-	id := s.options.model
-	name := cmp.Or(s.options.provider, s.config.Provider, owner(all, cmp.Or(id, s.config.Model)), s.firstWithKey(all))
+	all, o := s.catalog, s.options
+	id, provider := o.model, o.provider
+	if m := s.restoredModel(s.restored); m != nil {
+		id, provider = m.ID, m.Provider
+	}
+	if before, level, found := strings.Cut(id, ":"); found && owner(all, id) == "" && slices.Contains(reasoningLevels, level) {
+		id, o.reasoning, s.flagLevel = before, level, level
+	}
+	if before, after, found := strings.Cut(id, "/"); found && owner(all, id) == "" && provider == "" {
+		provider, id = before, after
+	}
+	name := cmp.Or(provider, s.config.Provider, owner(all, cmp.Or(id, s.config.Model)), s.firstWithKey(all))
 	if s.provider, err = all.provider(name); err != nil {
 		return err
 	}
@@ -461,7 +542,107 @@ func (s *setup) chooseModel() error {
 		return err
 	}
 	s.model = s.configured(m)
+	if s.flagLevel == "" {
+		o.reasoning = cmp.Or(s.restored.level, o.reasoning)
+	}
 	return nil
+}
+
+// restoredModel is the model that a session was left with; nil when the flags
+// name another or it can not be used here.
+func (s *setup) restoredModel(r restored) *Model {
+	p, err := s.catalog.provider(r.provider)
+	if err != nil || s.options.model != "" || s.options.provider != "" {
+		return nil
+	}
+	if _, err := credential(p, s.keyFor(p), s.home); err != nil {
+		return nil
+	}
+	m, err := p.model(r.model)
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+// openSession opens the session that the flags name, or makes one.
+func (s *setup) openSession() (err error) {
+	o, path := s.options, ""
+	switch {
+	case s.sessions == "" && !o.atomic():
+		return nil
+	case s.sessions == "":
+	case o.sessionRef != "":
+		path, err = s.findSession(o.sessionRef)
+	case o.sessionID != "":
+		if path, err = findSession(s.sessions, o.sessionID); errors.Is(err, fs.ErrNotExist) {
+			path, err = "", nil
+		}
+	case o.again || o.resume:
+		infos, err := listSessions(s.sessions)
+		if err != nil {
+			return err
+		}
+		if o.resume {
+			return chooseSession(infos)
+		}
+		if len(infos) > 0 {
+			path = infos[0].path
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if path == "" {
+		if s.session, err = newSession(s.sessions, s.cwd, o.sessionID, ""); err != nil {
+			return err
+		}
+	} else {
+		var notes []string
+		if s.session, notes, err = openSession(path); err != nil {
+			return err
+		}
+		s.warnings = append(s.warnings, notes...)
+	}
+	if o.sessionName != "" {
+		if _, err := s.session.append("session_info", `"name":?`, o.sessionName); err != nil {
+			return err
+		}
+	}
+	s.restored = s.session.restore()
+	return nil
+}
+
+// begin notes in a new session what it is begun with.
+func (a *Agent) begin(s *session) error {
+	if s.leafID() != "" {
+		return nil
+	}
+	_, err := s.append("model_change", `"provider":?,"modelId":?`, a.model.Provider, a.model.ID)
+	if err == nil {
+		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(a.model, a.reasoning))
+	}
+	return err
+}
+
+// findSession finds a session by its file, its id or the beginning of its id.
+func (s *setup) findSession(ref string) (string, error) {
+	if strings.ContainsAny(ref, `/\`) || strings.HasSuffix(ref, ".jsonl") {
+		if !filepath.IsAbs(ref) {
+			ref = filepath.Join(s.cwd, ref)
+		}
+		return ref, nil
+	}
+	return findSession(s.sessions, ref)
+}
+
+// chooseSession says which sessions there are, where nobody can be asked.
+func chooseSession(infos []sessionInfo) error {
+	text := "--resume lets you choose in the terminal; here name one: --session ID"
+	for _, n := range infos[:min(len(infos), 10)] {
+		text += fmt.Sprintf("\n  %s  %s  %s", n.id, n.modified.Format(time.DateTime), shorten(cmp.Or(n.name, n.firstMessage), 60))
+	}
+	return errors.New(text)
 }
 
 // owner is the first provider that lists a model; "" if none does.
@@ -484,9 +665,17 @@ func (s *setup) firstWithKey(all catalog) string {
 	return all[0].Name
 }
 
-// configured is a model with the flags' base URL.
+// keyFor is the flags' key, which is for the provider that was started with.
+func (s *setup) keyFor(p *providerInfo) string {
+	if s.provider != nil && p.Name != s.provider.Name {
+		return ""
+	}
+	return s.apiKey
+}
+
+// configured is a model with the flags' base URL, if it is for its provider.
 func (s *setup) configured(m *Model) *Model {
-	if s.baseURL == "" {
+	if s.baseURL == "" || m.Provider != s.provider.Name {
 		return m
 	}
 	own := *m
@@ -499,17 +688,22 @@ func (s *setup) client(m *Model) (provider, error) {
 	if m.API == "script" {
 		return newScript(m.ID)
 	}
-	info := *s.provider
+	p, err := s.catalog.provider(m.Provider)
+	if err != nil {
+		return nil, err
+	}
+	info := *p
 	info.BaseURL = m.BaseURL
-	return newHTTPProvider(m, func() (string, error) { return credential(&info, s.apiKey, s.home) }, s.Timeouts), nil
+	return newHTTPProvider(m, func() (string, error) { return credential(&info, s.keyFor(&info), s.home) }, s.Timeouts), nil
 }
 
-// chooseTools makes the tools that the flags leave.
+// chooseTools makes the built-in tools and checks what the flags say of tools.
 func (s *setup) chooseTools() error {
 	all := builtinTools(&toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop})
 	if s.model.API == "script" && s.model.ID != "demo" {
 		all = append(all, panicTool())
 	}
+	s.builtins = all
 	if s.noTools {
 		return nil
 	}
@@ -519,17 +713,12 @@ func (s *setup) chooseTools() error {
 			return fmt.Errorf("--tools: unknown tool %q (known: %s)", name, strings.Join(known, ", "))
 		}
 	}
-	for _, t := range all {
-		if s.allows(t.name) {
-			s.tools = append(s.tools, t)
-		}
-	}
 	return nil
 }
 
 // allows reports whether the flags leave a tool.
 func (s *setup) allows(name string) bool {
-	return !s.noTools && (len(s.options.tools) == 0 || slices.Contains(s.options.tools, name))
+	return !s.noTools && (len(s.options.tools) == 0 || slices.Contains(s.options.tools, name)) && !slices.Contains(s.excludeTools, name)
 }
 
 // agent makes the agent that works for h.
@@ -538,16 +727,33 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, builtin: s.builtins, allows: s.allows,
-		maxSteps: s.maxSteps, autoCompact: !s.noAutoCompact, ctx: ctx}
+	a := &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, allows: s.allows,
+		maxSteps: s.maxSteps, autoCompact: !s.noAutoCompact && s.settings.Compaction.Enabled, ctx: ctx, atomic: s.atomic(),
+		summaries: s.settings.SessionSummary.Enabled && (s.mode == "" || s.mode == "atomic"), stopSummary: func() {},
+		retry: retrySettings{base: time.Duration(s.settings.Retry.BaseDelayMs) * time.Millisecond, cancel: func() {}},
+		lines: compactOrder{ratio: s.settings.Compaction.CompressionRatio, preserve: s.settings.Compaction.PreserveRecent}}
+	if s.settings.Retry.Enabled {
+		a.retry.max = s.settings.Retry.MaxRetries
+	}
+	a.queues[steering].all, a.queues[followUp].all = s.settings.SteeringMode == "all", s.settings.FollowUpMode == "all"
+	if s.session != nil {
+		a.resume(s.session, s.restored)
+		if err := a.begin(s.session); err != nil {
+			return nil, err
+		}
+	}
+	a.settled = sync.NewCond(&a.mu)
+	a.builtin = func() []*tool {
+		return slices.DeleteFunc(s.ownTools(), func(t *tool) bool { return !s.allows(t.name) })
+	}
 	a.prepare = func() string { return s.systemText(a.tools) }
 	if s.noYolo && !s.yolo {
 		a.approval = approval{timeout: s.confirmTimeout, allowed: map[string]bool{}, waiting: map[string]chan decision{}}
-		if s.mode != "rpc" {
+		if s.mode == "print" || s.mode == "json" || s.mode == "atomic-json" {
 			a.nobodyAnswers("--no-yolo asks before each tool call, and in this mode nobody can be asked. Start without it, or with --yolo.")
 		}
 	}
-	names := toolNames(s.tools)
+	names := toolNames(s.builtins)
 	a.ext = &extHost{extPlaces: s.places(), found: func(exts []*extension) { warn(s.readSkills(exts)) }, ctx: ctx, tell: a.tell,
 		flush: func() { h.flush(ctx) }, started: make(chan struct{}), userGone: make(chan struct{}),
 		builtin: func(name string) bool {
@@ -557,7 +763,7 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			return map[string]any{"type": "hello_ack", "protocol_version": 1, "zot_version": version(), "provider": a.model.Provider,
-				"model": a.model.ID, "cwd": s.cwd, "extension_dir": e.dir, "data_dir": e.dir, "mode": cmp.Or(s.mode, "print"),
+				"model": a.model.ID, "cwd": s.cwd, "extension_dir": e.dir, "data_dir": e.dir, "mode": cmp.Or(s.mode, "interactive"),
 				"capabilities": s.capabilities()}
 		}}
 	a.ext.start(s.exts, a.ext.started, func() {})
@@ -567,7 +773,7 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 // capabilities is what the host can show of what an extension sends.
 func (s *setup) capabilities() []string {
 	switch s.mode {
-	case "rpc":
+	case "rpc", "atomic":
 		return []string{"notify", "display", "insert", "panels", "confirm"}
 	case "json":
 		return []string{"notify", "display", "insert"}
@@ -590,8 +796,8 @@ func warn(warnings []string) {
 }
 
 func main() {
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a write that fails is an error, not the end
-	debug.SetGCPercent(50)                                  // small matters more here than the last per cent of speed
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, sigFileSize) // a write that fails is an error, not the end
+	debug.SetGCPercent(50)                                               // small matters more here than the last per cent of speed
 	if len(os.Args) > 1 && os.Args[1] == "ext" {
 		os.Exit(extMain(os.Args[2:]))
 	}
@@ -670,11 +876,14 @@ func run(o *options, token string) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	p := &process{cancel: cancel}
 	p.out = newWriter(stdout, func() { p.stop(exitNoPipe) })
-	view := &zotView{writer: p.out, opened: o.mode == "json"}
+	view, atomic := &zotView{writer: p.out, opened: o.mode == "json"}, newAtomicView(p.out)
 	print := &printHost{writer: p.out, errs: newWriter(os.Stderr, func() {})}
-	var h host = view
-	if o.mode != "rpc" && o.mode != "json" {
-		h = print
+	var h host = print
+	switch o.mode {
+	case "rpc", "json":
+		h = view
+	case "atomic", "atomic-json":
+		h = atomic
 	}
 	if p.agent, err = s.agent(ctx, h); err != nil {
 		fail(err)
@@ -684,21 +893,30 @@ func run(o *options, token string) {
 	warn(s.warnings)
 	switch o.mode {
 	case "rpc":
-		p.exit(p.serve(&zotServer{agent: p.agent, view: view, setup: s, token: token}))
+		server := &zotServer{agent: p.agent, view: view, setup: s, token: token}
+		p.exit(p.serve(server.run, func() {}))
 	case "json":
 		p.exit(p.answer(s, func() bool { return view.failed }))
+	case "atomic":
+		server := newAtomicServer(p.agent, atomic, s, token)
+		p.exit(p.serve(server.run, server.finish))
+	case "atomic-json":
+		atomic.frame(true, s.session.appendHeader)
+		p.exit(p.answer(s, func() bool { return atomic.failed }))
 	default:
 		p.exit(p.answer(s, print.finish))
 	}
 }
 
-// serve serves a client until its input ends, and returns the exit code.
-func (p *process) serve(server *zotServer) int {
-	if server.run(os.Stdin) {
+// serve serves a client until its input ends, finishes what it left, and
+// returns the exit code.
+func (p *process) serve(run func(io.Reader) (refused bool), finish func()) int {
+	if run(os.Stdin) {
 		return exitRefused
 	}
 	p.agent.nobodyAnswers("--no-yolo asks before each tool call, and the client has closed its end")
 	p.agent.ext.endOfInput()
+	finish()
 	return exitDone
 }
 
@@ -822,6 +1040,7 @@ func withStdin(o *options, in *os.File) (string, error) {
 // written reaches a slow reader.
 func (p *process) exit(code int) {
 	p.agent.worker.Wait()
+	p.agent.stopSummary()
 	p.agent.ext.work.Wait()
 	p.agent.ext.stop()
 	killAllGroups(time.Second)

@@ -51,7 +51,7 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 	if cmd.Env == nil {
 		cmd.Env = childEnv(nil)
 	}
-	newSession(cmd)
+	detach(cmd)
 	procs.reaper.Do(func() { go reap() })
 
 	procs.Lock()

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// newSession makes cmd the leader of a new session, out of reach of our
+// detach makes cmd the leader of a new session, out of reach of our
 // terminal, and so of a new process group with its own pid as the id.
-func newSession(cmd *exec.Cmd) {
+func detach(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 }
 

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// newSession keeps our console's Ctrl-C from the child.
-func newSession(cmd *exec.Cmd) {
+// detach keeps our console's Ctrl-C from the child.
+func detach(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 }
 

@@ -46,6 +46,8 @@ func (c *command) response(dst []byte, data any, err error) []byte {
 	case nil:
 	case json.RawMessage:
 		dst = append(append(dst, `,"data":`...), d...)
+	case []byte: // JSON too
+		dst = append(append(dst, `,"data":`...), d...)
 	case func([]byte) []byte: // appends it: for what is large
 		dst = d(append(dst, `,"data":`...))
 	default:
@@ -164,6 +166,7 @@ func (v *zotView) event(e *Event) {
 		default:
 			v.dropped++
 		}
+	case "attempt_start", "queue_update": // the Atomic protocol's
 	default:
 		v.failed = v.failed || e.Type == "error"
 		v.frame(true, func(dst []byte) []byte { return appendEvent(dst, e) })
@@ -231,7 +234,7 @@ func appendEvent(dst []byte, e *Event) []byte {
 	case "compact_done":
 		dst = appendString(append(dst, `,"summary":`...), e.Text)
 	case "retry":
-		dst = fmt.Appendf(dst, `,"attempt":%d,"max_attempts":%d,"delay_ms":%d,"message":`, e.Attempt, maxRetries, e.Delay.Milliseconds())
+		dst = fmt.Appendf(dst, `,"attempt":%d,"max_attempts":%d,"delay_ms":%d,"message":`, e.Attempt, e.Max, e.Delay.Milliseconds())
 		dst = appendString(dst, e.Text)
 	}
 	if e.ID != nil {
@@ -336,11 +339,9 @@ func (s *zotServer) run(in io.Reader) (refused bool) {
 	serve(in, s.agent.start, func(c *command, err error) (stop bool) {
 		s.view.wait(s.agent.ctx, maxBacklog)
 		switch {
-		case !admitted && (err != nil || c.name != "hello" || !s.knows(c)):
+		case !admitted && (err != nil || !c.knows(s.token)):
 			refused = true // the notices that are held are not for this client
-			s.view.frame(true, func(dst []byte) []byte {
-				return c.response(dst, nil, errors.New("unauthorized: the first line must be a hello with the right token"))
-			})
+			s.view.frame(true, func(dst []byte) []byte { return c.response(dst, nil, errUnauthorized) })
 		case err != nil:
 			s.respond(c, nil, err)
 		default:
@@ -352,10 +353,12 @@ func (s *zotServer) run(in io.Reader) (refused bool) {
 	return refused
 }
 
-// knows checks the token of a hello.
-func (s *zotServer) knows(c *command) bool {
-	token, err := c.str("token")
-	return err == nil && subtle.ConstantTimeCompare([]byte(token), []byte(s.token)) == 1
+var errUnauthorized = errors.New("unauthorized: the first line must be a hello with the right token")
+
+// knows reports whether this is a hello with the token.
+func (c *command) knows(token string) bool {
+	given, err := c.str("token")
+	return err == nil && c.name == "hello" && subtle.ConstantTimeCompare([]byte(given), []byte(token)) == 1
 }
 
 // respond answers a command, in order with the agent's events.
@@ -375,7 +378,7 @@ func (s *zotServer) handle(c *command) {
 	a := s.agent
 	switch c.name {
 	case "hello":
-		if s.token != "" && !s.knows(c) {
+		if s.token != "" && !c.knows(s.token) {
 			s.respond(c, nil, errors.New("wrong token"))
 			return
 		}
@@ -421,7 +424,7 @@ func (s *zotServer) handle(c *command) {
 	case "panel_key", "panel_close":
 		a.mu.Lock() // what comes of it follows the response
 		defer a.mu.Unlock()
-		s.respondLocked(c, nil, s.panelCommand(c))
+		s.respondLocked(c, nil, a.panelCommand(c))
 	case "reload_ext":
 		s.reloadExt(c)
 	default:
@@ -444,7 +447,10 @@ func (s *zotServer) accepted(c *command) func(queued bool) {
 }
 
 func (s *zotServer) prompt(c *command) {
-	text, images, err := s.promptContent(c)
+	text, images, err := c.promptContent()
+	if err == nil {
+		text, err = expand(text, *s.setup.skills.Load(), s.setup.templates)
+	}
 	if err != nil {
 		s.respond(c, nil, err)
 		return
@@ -453,8 +459,8 @@ func (s *zotServer) prompt(c *command) {
 	a.submit(c.id, a.prompt(text, images), s.accepted(c))
 }
 
-// promptContent checks the parameters of a prompt and expands its text.
-func (s *zotServer) promptContent(c *command) (text string, images [][]byte, err error) {
+// promptContent checks the parameters of a prompt.
+func (c *command) promptContent() (text string, images [][]byte, err error) {
 	if images, err = c.images(); err != nil {
 		return "", nil, err
 	}
@@ -464,10 +470,9 @@ func (s *zotServer) promptContent(c *command) (text string, images [][]byte, err
 		}
 	}
 	if strings.TrimSpace(text) == "" && len(images) == 0 {
-		return "", nil, errors.New(`prompt needs a "message" that is not empty, or images`)
+		return "", nil, fmt.Errorf(`%s needs a "message" that is not empty, or images`, c.name)
 	}
-	text, err = expand(text, *s.setup.skills.Load(), s.setup.templates)
-	return text, images, err
+	return text, images, nil
 }
 
 // images decodes the optional images of a prompt. What they hold is checked
@@ -604,13 +609,13 @@ func (s *zotServer) confirmTool(c *command) error {
 }
 
 // panelCommand passes on what the user did with a panel.
-func (s *zotServer) panelCommand(c *command) error {
+func (a *Agent) panelCommand(c *command) error {
 	id, err := c.want("panel_id")
 	if err != nil {
 		return err
 	}
 	if c.name == "panel_close" {
-		return s.agent.ext.panelClosed(id)
+		return a.ext.panelClosed(id)
 	}
 	key, err := c.want("key")
 	if err != nil {
@@ -620,7 +625,7 @@ func (s *zotServer) panelCommand(c *command) error {
 	if err != nil {
 		return err
 	}
-	return s.agent.ext.panelKey(id, key, text)
+	return a.ext.panelKey(id, key, text)
 }
 
 // reloadExt stops all extensions, reads their manifests anew and starts them.

@@ -164,7 +164,7 @@ func parseStep(line string) (step, error) {
 
 // call plays the next turn.
 func (s *scriptProvider) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
-	m := &Message{Role: "assistant", Time: time.Now(), Provider: r.model.Provider, Model: r.model.ID}
+	m := assistantMessage(r.model)
 	n := s.next
 	s.next++
 	if n >= len(s.turns) {
@@ -243,7 +243,8 @@ func panicTool() *tool {
 type demo struct{}
 
 func (demo) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
-	m := &Message{Role: "assistant", Time: time.Now(), Provider: r.model.Provider, Model: r.model.ID, Stop: "end_turn"}
+	m := assistantMessage(r.model)
+	m.Stop = "end_turn"
 	a := &assembler{msg: m, on: on}
 	defer a.finish()
 	last := r.messages[len(r.messages)-1]

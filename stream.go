@@ -101,7 +101,7 @@ func sameHost(r *http.Request, via []*http.Request) error {
 
 // call makes one attempt.
 func (p *httpProvider) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
-	a := &assembler{on: on, msg: &Message{Role: "assistant", Time: time.Now(), Provider: r.model.Provider, Model: r.model.ID}}
+	a := &assembler{on: on, msg: assistantMessage(r.model)}
 	key, err := p.key()
 	if err != nil {
 		return a.msg, &providerError{message: err.Error()}
@@ -390,7 +390,7 @@ func (a *assembler) start(b Block) int {
 	i := len(a.msg.Content)
 	a.msg.Content = append(a.msg.Content, b)
 	a.text = append(a.text, make([]byte, 0, 64))
-	a.on(delta{phase: "start", index: i, block: &a.msg.Content[i]})
+	a.on(delta{phase: "start", index: i, block: &a.msg.Content[i], usage: a.msg.Usage})
 	return i
 }
 
@@ -439,7 +439,7 @@ func (a *assembler) addJSON(i int, v []byte) {
 func (a *assembler) grow(i int, text []byte) {
 	if old := len(a.text[i]); a.text[i] != nil && len(text) > old {
 		a.text[i] = text
-		a.on(delta{phase: "delta", index: i, block: &a.msg.Content[i], text: text[old:]})
+		a.on(delta{phase: "delta", index: i, block: &a.msg.Content[i], text: text[old:], usage: a.msg.Usage})
 	}
 }
 
@@ -456,7 +456,7 @@ func (a *assembler) end(i int) {
 		b.setArgs(a.text[i])
 	}
 	a.text[i] = nil
-	a.on(delta{phase: "end", index: i, block: b})
+	a.on(delta{phase: "end", index: i, block: b, usage: a.msg.Usage})
 }
 
 // finish completes every open block.

@@ -1,0 +1,125 @@
+// Messages that wait for their turn in a run: steering messages are delivered
+// before the next model call, follow-ups when the model has nothing more to do.
+// Rules kept here:
+//
+//   - A message is in the session before its acceptance is told, and leaves the
+//     session's queue with the record that delivers or drops it.
+//   - Each change of a queue is told (queue_update).
+//   - After a run that failed or was aborted nothing is delivered unasked.
+package main
+
+import "fmt"
+
+// The queues.
+const (
+	steering = iota
+	followUp
+)
+
+var queueNames = [2]string{"steer", "followUp"}
+
+// queue holds messages of one kind.
+type queue struct {
+	messages []queuedMessage
+	all      bool // deliver all at once, not one a turn
+}
+
+// enqueue accepts a message. With nothing running it starts a run, unless the
+// conversation is empty or the last run did not end well.
+func (a *Agent) enqueue(kind int, m *Message, accepted func()) error {
+	q := queuedMessage{kind: queueNames[kind], message: m}
+	if a.session != nil {
+		id, err := a.session.queue(q.kind, m)
+		if err != nil {
+			return fmt.Errorf("the message could not be kept: %w", err)
+		}
+		q.id = id
+	}
+	a.mu.Lock()
+	a.queues[kind].messages = append(a.queues[kind].messages, q)
+	a.queueChanged()
+	accepted()
+	a.carryOn()
+	a.mu.Unlock()
+	a.start()
+	return nil
+}
+
+// carryOn starts a run for what is queued when none is there. The lock is held.
+func (a *Agent) carryOn() {
+	if len(a.jobs) == 0 && !a.held && len(a.messages) > 0 && a.pending() > 0 {
+		a.jobs = append(a.jobs, a.newJob(nil, func(j *job) *Event { return a.answer(j, nil) }))
+	}
+}
+
+// pending counts the messages that wait. The lock is held.
+func (a *Agent) pending() int {
+	return len(a.queues[steering].messages) + len(a.queues[followUp].messages)
+}
+
+// hold keeps what is queued until a prompt, or somebody who asks for it.
+func (a *Agent) hold() {
+	a.mu.Lock()
+	a.held = true
+	a.mu.Unlock()
+}
+
+func (a *Agent) waiting(kind int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.queues[kind].messages) > 0
+}
+
+// deliver takes messages of a queue into the transcript.
+func (a *Agent) deliver(j *job, kind int) {
+	a.mu.Lock()
+	q := &a.queues[kind]
+	n := min(len(q.messages), 1)
+	if q.all {
+		n = len(q.messages)
+	}
+	due := q.messages[:n:n]
+	q.messages = q.messages[n:]
+	if n > 0 {
+		a.queueChanged()
+	}
+	a.mu.Unlock()
+	for _, d := range due {
+		a.record(d.message, d.id)
+		a.add(j, d.message, &Event{Type: "user_message"})
+	}
+}
+
+// clearQueues empties the queues and returns the texts of what was in them.
+func (a *Agent) clearQueues() (texts [2][]string, err error) {
+	a.mu.Lock()
+	texts = a.queuedTexts()
+	var ids []string
+	for kind := range a.queues {
+		for _, q := range a.queues[kind].messages {
+			ids = append(ids, q.id)
+		}
+		a.queues[kind].messages = nil
+	}
+	a.queueChanged()
+	a.mu.Unlock()
+	if a.session != nil && len(ids) > 0 {
+		err = a.session.unqueue(ids)
+	}
+	return texts, err
+}
+
+// queueChanged tells what is queued now. The lock is held.
+func (a *Agent) queueChanged() {
+	a.host.event(&Event{Type: "queue_update", Queue: a.queuedTexts()})
+}
+
+func (a *Agent) queuedTexts() (texts [2][]string) {
+	for kind, q := range a.queues {
+		texts[kind] = []string{}
+		for _, m := range q.messages {
+			texts[kind] = append(texts[kind], m.message.text())
+		}
+	}
+	return texts
+}

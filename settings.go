@@ -1,0 +1,113 @@
+// $ZOT_HOME/settings.json: what the Atomic protocol and the terminal host start
+// with. It is written only where the user asked for it (persist), in one step,
+// and keys that are not ours stay as they are.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// settings are the keys that zot knows.
+type settings struct {
+	path string
+
+	DefaultProvider      string `json:"defaultProvider"`
+	DefaultModel         string `json:"defaultModel"`
+	DefaultThinkingLevel string `json:"defaultThinkingLevel"`
+	SteeringMode         string `json:"steeringMode"`
+	FollowUpMode         string `json:"followUpMode"`
+	Compaction           struct {
+		Enabled          bool    `json:"enabled"`
+		CompressionRatio float64 `json:"compression_ratio"`
+		PreserveRecent   int     `json:"preserve_recent"`
+	} `json:"compaction"`
+	Retry struct {
+		Enabled     bool `json:"enabled"`
+		MaxRetries  int  `json:"maxRetries"`
+		BaseDelayMs int  `json:"baseDelayMs"`
+	} `json:"retry"`
+	SessionSummary struct {
+		Enabled bool `json:"enabled"`
+	} `json:"sessionSummary"`
+}
+
+func loadSettings(home string) (*settings, error) {
+	s := &settings{path: filepath.Join(home, "settings.json"), SteeringMode: "one-at-a-time", FollowUpMode: "one-at-a-time"}
+	s.Compaction.Enabled, s.Compaction.CompressionRatio, s.Compaction.PreserveRecent = true, 0.5, 2
+	s.Retry.Enabled, s.Retry.MaxRetries, s.Retry.BaseDelayMs = true, maxRetries, int(retryBase/time.Millisecond)
+	if err := readJSONFile(s.path, s); err != nil {
+		return nil, err
+	}
+	for key, mode := range map[string]string{"steeringMode": s.SteeringMode, "followUpMode": s.FollowUpMode} {
+		if mode != "all" && mode != "one-at-a-time" {
+			return nil, fmt.Errorf("%s: %q is all or one-at-a-time, not %q", s.path, key, mode)
+		}
+	}
+	if s.DefaultThinkingLevel != "" {
+		level, err := parseReasoning(s.DefaultThinkingLevel)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.path, err)
+		}
+		s.DefaultThinkingLevel = level
+	}
+	return s, checkCompaction(s.Compaction.CompressionRatio, s.Compaction.PreserveRecent)
+}
+
+func checkCompaction(ratio float64, preserve int) error {
+	if ratio <= 0 || ratio >= 1 || preserve < 0 {
+		return fmt.Errorf("compaction keeps a part (compression_ratio above 0 and below 1) and some messages (preserve_recent from 0), not %g and %d", ratio, preserve)
+	}
+	return nil
+}
+
+// order is what a compact command asks for.
+func (s *settings) order(c *command) (o compactOrder, err error) {
+	o = compactOrder{reason: "manual", ratio: s.Compaction.CompressionRatio, preserve: s.Compaction.PreserveRecent}
+	if o.query, err = c.str("query"); err != nil {
+		return o, err
+	}
+	for key, to := range map[string]any{"compression_ratio": &o.ratio, "preserve_recent": &o.preserve} {
+		if c.has(key) && json.Unmarshal(c.object[key], to) != nil {
+			return o, fmt.Errorf("compact: %q is a number, not %s", key, kindOf(c.object[key]))
+		}
+	}
+	return o, checkCompaction(o.ratio, o.preserve)
+}
+
+// save changes keys of the file.
+func (s *settings) save(changes map[string]any) error {
+	return editJSONFile(s.path, func(o object) {
+		for key, v := range changes {
+			o[key] = encode(v)
+		}
+	})
+}
+
+// editJSONFile changes an object in a file that only the user reads, in one
+// step. A file that is missing is made.
+func editJSONFile(path string, edit func(o object)) error {
+	data, err := readRegular(path)
+	if os.IsNotExist(err) {
+		data, err = []byte("{}"), nil
+	}
+	if err != nil {
+		return err
+	}
+	o, err := parseObject(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	edit(o)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	out, err := json.MarshalIndent(o, "", "  ")
+	if err != nil {
+		return err
+	}
+	return replaceFile(path, append(out, '\n'))
+}
