@@ -707,9 +707,9 @@ func (s *setup) chooseTools() error {
 	if s.noTools {
 		return nil
 	}
-	known := append(toolNames(all), "skill")
+	known := toolNames(s.ownTools())
 	for _, name := range s.options.tools {
-		if !slices.Contains(known, name) && !slices.ContainsFunc(s.exts, (*extension).runs) {
+		if !slices.Contains(append(known, "skill"), name) && !slices.ContainsFunc(s.exts, (*extension).runs) {
 			return fmt.Errorf("--tools: unknown tool %q (known: %s)", name, strings.Join(known, ", "))
 		}
 	}
