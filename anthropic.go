@@ -15,15 +15,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"unicode"
 )
 
-type anthropicWire struct{}
+var anthropicWire = wireFormat{"/v1/messages", anthropicHeader, anthropicBody, func(a *assembler) streamParser { return &anthropicParser{a: a, open: map[int]*anthropicBlock{}} }}
 
-func (anthropicWire) endpoint(base, key string, r *request, h http.Header) string {
+func anthropicHeader(h http.Header, key string, r *request) {
 	h.Set("anthropic-version", "2023-06-01")
 	if key != "" {
 		h.Set("x-api-key", key)
@@ -31,8 +32,6 @@ func (anthropicWire) endpoint(base, key string, r *request, h http.Header) strin
 	if _, budget := anthropicBudget(r); budget > 0 {
 		h.Set("anthropic-beta", "interleaved-thinking-2025-05-14") // thinking between tool calls too
 	}
-	base = strings.TrimSuffix(strings.TrimRight(base, "/"), "/v1")
-	return base + "/v1/messages"
 }
 
 // anthropicBudget returns max_tokens and the part of it that the model may
@@ -48,10 +47,10 @@ func anthropicBudget(r *request) (maxTokens, budget int) {
 	return maxTokens, min(budget, maxTokens/2) // half at least is left for the answer
 }
 
-func (anthropicWire) body(r *request) [][]byte {
+func anthropicBody(r *request) [][]byte {
 	m := r.model
 	key := fmt.Sprintf("anthropic %t %s %s", m.Vision, m.Provider, m.ID)
-	parts := append(make([][]byte, 0, 3*len(r.messages)+2), anthropicHead(r))
+	parts := append(make([][]byte, 0, 2*len(r.messages)+2), anthropicHead(r))
 	var asked *Message
 	var users [2]int // the parts that end the last two user messages
 	role := ""
@@ -62,48 +61,39 @@ func (anthropicWire) body(r *request) [][]byte {
 		if msg.wire.key != key {
 			msg.wire = encoded{key: key, part: [2][]byte{encodeAnthropic(m, msg, asked)}}
 		}
-		if len(msg.wire.part[0]) == 0 {
+		part := msg.wire.part[0]
+		if part == nil {
 			continue
 		}
+		last := len(parts) - 1
 		if msg.Role == "tool" && role == "tool" { // one message with the result before
-			parts = append(parts, anthropicGlue["more"])
-			users[1] = users[0]
-		} else {
-			if role != "" {
-				parts = append(parts, anthropicGlue["end"])
-			}
-			parts = append(parts, anthropicGlue[msg.Role])
+			parts[last] = bytes.TrimSuffix(parts[last], []byte("]}"))
+			parts = append(parts, []byte(","))
+			part = part[len(`,{"role":"user","content":[`):]
+		} else if msg.Role != "assistant" {
+			users[0] = users[1]
 		}
-		parts = append(parts, msg.wire.part[0])
+		parts = append(parts, part)
 		if role = msg.Role; role != "assistant" {
-			users = [2]int{users[1], len(parts) - 1}
+			users[1] = len(parts) - 1
 		}
 	}
 	for _, i := range users {
 		if i > 0 {
-			parts[i] = markAnthropic(parts[i])
+			parts[i] = markAnthropic(parts[i], "]}")
 		}
 	}
-	end := "]}"
-	if role != "" {
-		end = "]}]}"
+	if len(parts) > 1 {
+		parts[1] = parts[1][1:] // the first message has no comma before it
 	}
-	return append(parts, []byte(end))
+	return append(parts, []byte("]}"))
 }
 
-// anthropicGlue stands before, between and behind the kept encodings.
-var anthropicGlue = map[string][]byte{
-	"user":      []byte(`{"role":"user","content":[`),
-	"tool":      []byte(`{"role":"user","content":[`),
-	"assistant": []byte(`{"role":"assistant","content":[`),
-	"more":      []byte(","),
-	"end":       []byte("]},"),
-}
-
-// markAnthropic returns blocks with a cache mark on the last one. The four
-// marks are on the system prompt, the last tool and the last two user messages.
-func markAnthropic(blocks []byte) []byte {
-	return slices.Concat(bytes.TrimSuffix(blocks, []byte("}")), []byte(`,"cache_control":{"type":"ephemeral"}}`))
+// markAnthropic returns blocks, which end follows, with a cache mark on the
+// last one. The four marks are on the system prompt, the last tool and the last
+// two user messages.
+func markAnthropic(blocks []byte, end string) []byte {
+	return slices.Concat(blocks[:len(blocks)-len("}"+end)], []byte(`,"cache_control":{"type":"ephemeral"}}`+end))
 }
 
 // anthropicHead encodes a request up to its messages.
@@ -120,43 +110,39 @@ func anthropicHead(r *request) []byte {
 		dst = appendJSON(dst, `,"thinking":{"type":"adaptive"},"output_config":{"effort":?}`, effort)
 	}
 	if !blank(r.system) {
-		dst = appendJSON(dst, `,"system":[?]`, markAnthropic(appendJSON(nil, `{"type":"text","text":?}`, r.system)))
+		dst = appendJSON(dst, `,"system":?`, markAnthropic(appendJSON(nil, `[{"type":"text","text":?}]`, r.system), "]"))
 	}
 	if tools := offeredTools(r, r.messages); len(tools) > 0 {
 		list := appendTools(nil, tools, `{"name":?,"description":?,"input_schema":?}`)
-		dst = appendJSON(dst, `,"tools":?]`, markAnthropic(bytes.TrimSuffix(list, []byte("]"))))
+		dst = appendJSON(dst, `,"tools":?`, markAnthropic(list, "]"))
 	}
 	return append(dst, `,"messages":[`...)
 }
 
-// encodeAnthropic encodes the content blocks of a message, separated by
-// commas; none for a message that has nothing to send. asked is the assistant
-// message whose calls a tool message answers.
-func encodeAnthropic(m *Model, msg, asked *Message) (dst []byte) {
-	if msg.Role == "assistant" {
-		return encodeAnthropicAnswer(m, msg)
-	}
-	for _, b := range sendable(m, msg.Content) {
-		if b.Type == "image" {
-			dst = appendJSON(comma(dst), `{"type":"image","source":{"type":"base64","media_type":?,"data":?}}`, b.MimeType, b.Data)
-		} else {
-			dst = appendJSON(comma(dst), `{"type":"text","text":?}`, b.Text)
+// encodeAnthropic encodes a message behind a comma; nil for one that has nothing
+// to send. asked is the assistant message whose calls a tool message answers.
+func encodeAnthropic(m *Model, msg, asked *Message) []byte {
+	role, blocks := "user", appendParts(nil, sendable(m, msg.Content), `,{"type":"text","text":?}`, `,{"type":"image","source":{"type":"base64","media_type":"?","data":"?"}}`)
+	switch msg.Role {
+	case "assistant":
+		role, blocks = "assistant", encodeAnthropicAnswer(m, msg)
+	case "tool":
+		if blocks == nil {
+			blocks = []byte(`,{"type":"text","text":"(no output)"}`)
 		}
+		failed := ""
+		if msg.IsError {
+			failed = `"is_error":true,`
+		}
+		blocks = appendJSON(nil, `,{"type":"tool_result","tool_use_id":?,?"content":[?]}`, anthropicID(msg.CallID, m, asked), []byte(failed), blocks[1:])
 	}
-	if msg.Role == "user" {
-		return dst
+	if blocks == nil {
+		return nil
 	}
-	if dst == nil {
-		dst = []byte(`{"type":"text","text":"(no output)"}`)
-	}
-	failed := ""
-	if msg.IsError {
-		failed = `"is_error":true,`
-	}
-	return appendJSON(nil, `{"type":"tool_result","tool_use_id":?,?"content":[?]}`, anthropicID(msg.CallID, m, asked), []byte(failed), dst)
+	return appendJSON(nil, `,{"role":?,"content":[?]}`, role, blocks[1:])
 }
 
-// encodeAnthropicAnswer encodes an assistant message. White space at its end
+// encodeAnthropicAnswer encodes the blocks of an assistant message. White space at its end
 // and thinking that nothing follows are left out: the vendor refuses them.
 func encodeAnthropicAnswer(m *Model, msg *Message) (dst []byte) {
 	own := msg.Provider == m.Provider && msg.Model == m.ID
@@ -175,7 +161,7 @@ func encodeAnthropicAnswer(m *Model, msg *Message) (dst []byte) {
 		blocks = blocks[:len(blocks)-1]
 	}
 	for i, b := range blocks {
-		dst = comma(dst)
+		dst = append(dst, ',')
 		switch {
 		case b.Type == "text":
 			if i == len(blocks)-1 {
@@ -205,22 +191,20 @@ func anthropicID(id string, m *Model, asked *Message) string {
 	return wireID(fmt.Sprintf("%d %s", asked.Time.UnixMilli(), id), wordID)
 }
 
-func (anthropicWire) parser(a *assembler) streamParser { return &anthropicParser{a: a} }
-
 // anthropicParser reads the events of one answer.
 type anthropicParser struct {
 	a        *assembler
-	blocks   []*anthropicBlock // in the order they started
-	stale    int               // blocks of an answer that the server began anew
-	stop     string            // stop_reason
-	refusal  string            // why, when that is "refusal"
-	complete bool              // message_stop came
+	open     map[int]*anthropicBlock // by their index in the stream
+	stale    int                     // blocks of an answer that the server began anew
+	stop     string                  // stop_reason
+	refusal  string                  // why, when that is "refusal"
+	complete bool                    // message_stop came
 }
 
 // anthropicBlock is a content block of the stream.
 type anthropicBlock struct {
-	index, at int    // its index in the stream; in the message
-	fields    object // as it started; an opaque one grows
+	at     int    // its index in the message
+	fields object // as it started; an opaque one grows
 }
 
 func (p *anthropicParser) event(name string, data []byte) (meaningful bool, err error) {
@@ -234,11 +218,11 @@ func (p *anthropicParser) event(name string, data []byte) (meaningful bool, err 
 	}
 	switch index := count(v[1]); string(typ) {
 	case "content_block_delta":
-		p.delta(p.find(index), v[2])
+		p.delta(p.open[index], v[2])
 	case "content_block_start":
 		p.startBlock(index, v[3])
 	case "content_block_stop":
-		p.stopBlock(p.find(index))
+		p.stopBlock(index)
 	case "message_start":
 		p.message(v[4])
 	case "message": // not streamed
@@ -269,25 +253,16 @@ func (p *anthropicParser) event(name string, data []byte) (meaningful bool, err 
 // begins with, or a whole one. A second one begins the answer anew.
 func (p *anthropicParser) message(message []byte) {
 	p.a.finish()
+	clear(p.open)
 	p.stale = len(p.a.msg.Content)
 	index := 0
 	walk(get(message, "content"), func(_, block []byte) {
 		p.startBlock(index, block)
-		p.stopBlock(p.find(index))
+		p.stopBlock(index)
 		index++
 	})
 	p.stopReason(message)
 	p.usage(get(message, "usage"))
-}
-
-// find returns an open block by its index in the stream, or nil.
-func (p *anthropicParser) find(index int) *anthropicBlock {
-	for _, b := range slices.Backward(p.blocks) {
-		if b.index == index && p.a.text[b.at] != nil {
-			return b
-		}
-	}
-	return nil
 }
 
 func (p *anthropicParser) startBlock(index int, raw []byte) {
@@ -296,8 +271,8 @@ func (p *anthropicParser) startBlock(index int, raw []byte) {
 	if err != nil || kind == "" {
 		return
 	}
-	p.stopBlock(p.find(index))
-	b := &anthropicBlock{index: index, fields: fields}
+	p.stopBlock(index)
+	b := &anthropicBlock{fields: fields}
 	switch kind {
 	case "text":
 		b.at = p.a.start(Block{Type: "text"})
@@ -312,7 +287,7 @@ func (p *anthropicParser) startBlock(index int, raw []byte) {
 	default:
 		b.at = p.a.start(Block{Type: "opaque"})
 	}
-	p.blocks = append(p.blocks, b)
+	p.open[index] = b
 }
 
 // delta adds to a block what deltas of its type bring.
@@ -337,10 +312,12 @@ func (p *anthropicParser) delta(b *anthropicBlock, delta []byte) {
 	}
 }
 
-func (p *anthropicParser) stopBlock(b *anthropicBlock) {
+func (p *anthropicParser) stopBlock(index int) {
+	b := p.open[index]
 	if b == nil {
 		return
 	}
+	delete(p.open, index)
 	switch block := &p.a.msg.Content[b.at]; block.Type {
 	case "tool_call": // all of the input may have come with the start
 		if input := b.fields["input"]; len(p.a.text[b.at]) == 0 && string(input) != "{}" {
@@ -382,15 +359,14 @@ func (p *anthropicParser) usage(counts []byte) {
 		}
 	}
 	if thinking := get(v[4], "thinking_tokens"); thinking != nil {
-		n := count(thinking)
-		u.Reasoning = &n
+		u.Reasoning = new(count(thinking))
 	}
 }
 
 func (p *anthropicParser) end(bool) error {
 	if p.complete { // an imitation may have left content_block_stop out
-		for _, b := range p.blocks {
-			p.stopBlock(p.find(b.index))
+		for _, index := range slices.Sorted(maps.Keys(p.open)) {
+			p.stopBlock(index)
 		}
 	}
 	p.a.finish()

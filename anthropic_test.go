@@ -21,12 +21,12 @@ func TestAnthropicRecorded(t *testing.T) {
 	r := &request{model: catalogModel(t, "anthropic", "claude-sonnet-4-5", "")}
 	for _, s := range recordedStreams(t, "anthropic-messages") {
 		t.Run(s.name, func(t *testing.T) {
-			msg, err := decodeStream(t, anthropicWire{}, r, bytes.NewReader(s.sse))
+			msg, err := decodeStream(t, anthropicWire, r, bytes.NewReader(s.sse))
 			checkRecorded(t, s, msg, err)
 			if thinking := messageText(msg, "thinking"); thinking != s.expected.Thinking {
 				t.Errorf("thinking %q, want %q", thinking, s.expected.Thinking)
 			}
-			if again, _ := decodeStream(t, anthropicWire{}, r, &chunked{s.sse, 7}); !sameMessage(again, msg) {
+			if again, _ := decodeStream(t, anthropicWire, r, &chunked{s.sse, 7}); !sameMessage(again, msg) {
 				t.Errorf("in pieces of 7 bytes:\n%s", describe(again, nil))
 			}
 		})
@@ -111,12 +111,12 @@ func TestAnthropicStreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			whole, err := decodeStream(t, anthropicWire{}, r, bytes.NewReader(sse))
+			whole, err := decodeStream(t, anthropicWire, r, bytes.NewReader(sse))
 			if got := describe(whole, err); got != anthropicStreams[name] {
 				t.Fatalf("got:\n%s\nwant:\n%s", got, anthropicStreams[name])
 			}
 			for _, n := range []int{1, 7, 4096} {
-				if msg, _ := decodeStream(t, anthropicWire{}, r, &chunked{sse, n}); !sameMessage(msg, whole) {
+				if msg, _ := decodeStream(t, anthropicWire, r, &chunked{sse, n}); !sameMessage(msg, whole) {
 					t.Errorf("in pieces of %d bytes:\n%s", n, describe(msg, nil))
 				}
 			}
@@ -125,7 +125,7 @@ func TestAnthropicStreams(t *testing.T) {
 				complete = len(sse) - 1
 			}
 			for cut := 0; cut <= complete; cut += 1 + len(sse)/700*6 { // each byte of small ones
-				msg, err := decodeStream(t, anthropicWire{}, r, bytes.NewReader(sse[:cut]))
+				msg, err := decodeStream(t, anthropicWire, r, bytes.NewReader(sse[:cut]))
 				if err == nil {
 					t.Fatalf("cut at %d: no error but\n%s", cut, describe(msg, err))
 				}
@@ -174,7 +174,7 @@ func TestAnthropicStopReasons(t *testing.T) {
 				"data: {\"type\":\"message_start\",\"message\":" + message + "}\n\ndata: {\"type\":\"message_stop\"}\n\n",
 				"\r\n" + message,
 			} {
-				p := &anthropicParser{a: &assembler{msg: &Message{}, on: func(delta) {}}}
+				p := anthropicWire.parser(&assembler{msg: &Message{}, on: func(delta) {}}).(*anthropicParser)
 				err := read(&guard{body: strings.NewReader(body)}, p, 0)
 				p.a.msg.Content = nil
 				if got := describe(p.a.msg, err); got != want {
@@ -202,14 +202,14 @@ func TestAnthropicBadEvents(t *testing.T) {
 		`{"type":"content_block_stop","index":"1"}`, `{"type":"content_block_stop","index":5}`,
 		`{"type":"message_delta"}`, `{"type":"message_delta","delta":null,"usage":{"input_tokens":"many"}}`, ``, `null`, `ping`,
 	} {
-		msg, err := decodeStream(t, anthropicWire{}, r, strings.NewReader(good+"data: "+ignored+"\n\n"+end))
+		msg, err := decodeStream(t, anthropicWire, r, strings.NewReader(good+"data: "+ignored+"\n\n"+end))
 		if err != nil || messageText(msg, "text") != "" || msg.Stop != "end_turn" {
 			t.Errorf("%s: %v, %+v", ignored, err, msg)
 		}
 	}
 	// A block without its stop is whole when the message is.
 	open := "data: {\"type\":\"content_block_start\",\"index\":3,\"content_block\":{\"type\":\"tool_use\",\"name\":\"rm\",\"input\":{\"path\":\"a\"}}}\n\n"
-	msg, err := decodeStream(t, anthropicWire{}, r, strings.NewReader(good+open+end))
+	msg, err := decodeStream(t, anthropicWire, r, strings.NewReader(good+open+end))
 	if err != nil || msg.Stop != "tool_use" || string(msg.Content[1].Args) != `{"path":"a"}` || msg.Content[1].ID == "" {
 		t.Errorf("%v, %+v", err, msg)
 	}
@@ -227,7 +227,7 @@ func TestAnthropicBadEvents(t *testing.T) {
 		{"", "closed the connection"},
 		{"<html>busy</html>", "closed the connection"},
 	} {
-		if _, err := decodeStream(t, anthropicWire{}, r, strings.NewReader(c.body)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := decodeStream(t, anthropicWire, r, strings.NewReader(c.body)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %q", c.body, err, c.want)
 		}
 	}
@@ -295,22 +295,22 @@ func TestAnthropicBody(t *testing.T) {
 		`{"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBORw0="}}],` + markedBlock + `}]},` +
 		`{"role":"user","content":[{"type":"text","text":"go on",` + markedBlock + `}]},` +
 		`{"role":"assistant","content":[{"type":"text","text":" done"}]}]}`
-	got := wireBody(anthropicWire{}, r)
+	got := wireBody(anthropicWire, r)
 	if string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if again := wireBody(anthropicWire{}, r); !bytes.Equal(got, again) {
+	if again := wireBody(anthropicWire, r); !bytes.Equal(got, again) {
 		t.Errorf("a second time\n%s", again)
 	}
 	// Another process knows the transcript from a session file.
 	r.messages = anthropicConversation()
-	if fresh := wireBody(anthropicWire{}, r); !bytes.Equal(got, fresh) {
+	if fresh := wireBody(anthropicWire, r); !bytes.Equal(got, fresh) {
 		t.Errorf("encoded afresh\n%s", fresh)
 	}
 	if cap(got) > len(got)*11/10 {
 		t.Errorf("%d bytes in a buffer of %d", len(got), cap(got))
 	}
-	if body := wireBody(anthropicWire{}, &request{model: m}); string(body) != `{"model":"claude-sonnet-4-5","max_tokens":64000,"stream":true,"messages":[]}` {
+	if body := wireBody(anthropicWire, &request{model: m}); string(body) != `{"model":"claude-sonnet-4-5","max_tokens":64000,"stream":true,"messages":[]}` {
 		t.Errorf("nothing to say: %s", body)
 	}
 }
@@ -319,7 +319,7 @@ func TestAnthropicBody(t *testing.T) {
 // to models that see, and unsigned thinking where it is wanted.
 func TestAnthropicOtherModels(t *testing.T) {
 	answer := func(m *Model) string {
-		o, err := parseObject(wireBody(anthropicWire{}, &request{model: m, messages: anthropicConversation()}))
+		o, err := parseObject(wireBody(anthropicWire, &request{model: m, messages: anthropicConversation()}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -342,11 +342,11 @@ func TestAnthropicOtherModels(t *testing.T) {
 	kimi := catalogModel(t, "kimi-coding", "kimi-for-coding", "")
 	messages := []*Message{userText("hi"), {Role: "assistant", Provider: "kimi-coding", Model: "kimi-for-coding", Content: []Block{
 		{Type: "thinking", Text: "hm"}, {Type: "text", Text: "yes"}}}}
-	if got, want := string(wireBody(anthropicWire{}, &request{model: kimi, messages: messages})), `{"type":"thinking","thinking":"hm","signature":""},`; !strings.Contains(got, want) {
+	if got, want := string(wireBody(anthropicWire, &request{model: kimi, messages: messages})), `{"type":"thinking","thinking":"hm","signature":""},`; !strings.Contains(got, want) {
 		t.Errorf("unsigned thinking is missing: %s", got)
 	}
 	messages[1].wire, kimi.NoSignature = encoded{}, false
-	if got := string(wireBody(anthropicWire{}, &request{model: kimi, messages: messages})); strings.Contains(got, "thinking") {
+	if got := string(wireBody(anthropicWire, &request{model: kimi, messages: messages})); strings.Contains(got, "thinking") {
 		t.Errorf("unsigned thinking: %s", got)
 	}
 }
@@ -356,7 +356,7 @@ func TestAnthropicCutAnswer(t *testing.T) {
 	m := catalogModel(t, "anthropic", "claude-sonnet-4-5", "")
 	cut := &Message{Role: "assistant", Provider: "anthropic", Model: m.ID, Stop: "length", Content: []Block{
 		{Type: "text", Text: "x"}, {Type: "opaque"}, {Type: "thinking", Text: "unsigned"}, {Type: "thinking", Redacted: true}}}
-	body := string(wireBody(anthropicWire{}, &request{model: m, messages: []*Message{userText("hi"), cut}}))
+	body := string(wireBody(anthropicWire, &request{model: m, messages: []*Message{userText("hi"), cut}}))
 	if want := `{"role":"assistant","content":[{"type":"text","text":"x"}]}]}`; !strings.HasSuffix(body, want) {
 		t.Errorf("%s, want %s", body, want)
 	}
@@ -387,7 +387,7 @@ func TestAnthropicIDs(t *testing.T) {
 			}
 		}
 	}
-	raw := wireBody(anthropicWire{}, &request{model: m, messages: messages})
+	raw := wireBody(anthropicWire, &request{model: m, messages: messages})
 	if err := json.Unmarshal(raw, &body); err != nil {
 		t.Fatal(err)
 	}
@@ -448,17 +448,17 @@ func TestAnthropicThinking(t *testing.T) {
 			m = catalogModel(t, "anthropic", c.model, "")
 		}
 		r := &request{model: m, reasoning: c.level, maxTokens: c.max}
-		if got := string(wireBody(anthropicWire{}, r)); !strings.Contains(got, c.want) {
+		if got := string(wireBody(anthropicWire, r)); !strings.Contains(got, c.want) {
 			t.Errorf("%+v: %s", c, got)
 		}
 		h := http.Header{}
-		anthropicWire{}.endpoint("https://x", "", r, h)
+		anthropicHeader(h, "", r)
 		if got := h.Get("anthropic-beta"); got != c.beta {
 			t.Errorf("%+v: beta %q", c, got)
 		}
 	}
 	minimal := &Model{ID: "m", Adaptive: true, Levels: map[string]string{"minimal": "tiny"}}
-	if got := string(wireBody(anthropicWire{}, &request{model: minimal, reasoning: "minimal"})); !strings.Contains(got, `"effort":"tiny"`) {
+	if got := string(wireBody(anthropicWire, &request{model: minimal, reasoning: "minimal"})); !strings.Contains(got, `"effort":"tiny"`) {
 		t.Errorf("the vendor's own word: %s", got)
 	}
 }
@@ -473,7 +473,7 @@ func TestAnthropicCacheMarks(t *testing.T) {
 	}
 	before := ""
 	for step := range 20 {
-		body := string(wireBody(anthropicWire{}, r))
+		body := string(wireBody(anthropicWire, r))
 		if n := strings.Count(body, markedBlock); n != 4 {
 			t.Fatalf("step %d: %d marks in %s", step, n, body)
 		}
@@ -501,11 +501,11 @@ func TestAnthropicKeepsEncodings(t *testing.T) {
 	for range 1000 {
 		r.messages = append(r.messages, userText("hello"), &Message{Role: "assistant", Content: []Block{{Type: "text", Text: "hello back"}}})
 	}
-	first := wireBody(anthropicWire{}, r)
+	first := wireBody(anthropicWire, r)
 	kept := r.messages[0].wire.part[0]
 	r.messages[0].Content[0].Text = "changed" // never done: it shows what is read
 	if n := testing.AllocsPerRun(10, func() {
-		if !bytes.Equal(wireBody(anthropicWire{}, r), first) {
+		if !bytes.Equal(wireBody(anthropicWire, r), first) {
 			t.Error("the second body differs")
 		}
 	}); n > 20 {
@@ -515,7 +515,7 @@ func TestAnthropicKeepsEncodings(t *testing.T) {
 		t.Error("an old message was encoded again")
 	}
 	r.model = catalogModel(t, "anthropic", "claude-opus-4-8", "")
-	if body := wireBody(anthropicWire{}, r); !bytes.Contains(body, []byte("changed")) {
+	if body := wireBody(anthropicWire, r); !bytes.Contains(body, []byte("changed")) {
 		t.Error("another model got the encoding of the first")
 	}
 }
@@ -528,7 +528,7 @@ func TestAnthropicDeferredTools(t *testing.T) {
 	}
 	names := func() (names []string) {
 		var body struct{ Tools []struct{ Name string } }
-		if err := json.Unmarshal(wireBody(anthropicWire{}, r), &body); err != nil {
+		if err := json.Unmarshal(wireBody(anthropicWire, r), &body); err != nil {
 			t.Fatal(err)
 		}
 		for _, tool := range body.Tools {
@@ -636,7 +636,7 @@ func BenchmarkAnthropicDeltaEncodingJSON(b *testing.B) {
 
 // openAnthropicBlock is a parser in the middle of a text.
 func openAnthropicBlock() *anthropicParser {
-	p := &anthropicParser{a: &assembler{msg: &Message{}, on: func(delta) {}}}
+	p := anthropicWire.parser(&assembler{msg: &Message{}, on: func(delta) {}}).(*anthropicParser)
 	p.startBlock(0, []byte(`{"type":"text","text":""}`))
 	return p
 }
@@ -651,7 +651,7 @@ func BenchmarkAnthropicStream(b *testing.B) {
 	b.SetBytes(int64(s.Len()))
 	b.ReportAllocs()
 	for b.Loop() {
-		p := &anthropicParser{a: &assembler{msg: &Message{}, on: func(delta) {}}}
+		p := anthropicWire.parser(&assembler{msg: &Message{}, on: func(delta) {}}).(*anthropicParser)
 		if err := read(&guard{body: bytes.NewReader(s.Bytes())}, p, 0); err != nil {
 			b.Fatal(err)
 		}

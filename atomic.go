@@ -2,8 +2,8 @@
 // share. Rules kept here:
 //
 //   - Ordinary commands run one after another in the lane. What interrupts
-//     (abort, abort_bash, answers to questions, ...), get_state and bash never
-//     wait behind them.
+//     (abort_bash, answers to questions, ...), get_state and bash never wait
+//     behind them; abort ends what those before it wait for, then takes its turn.
 //   - What was accepted is in the session before it is answered.
 //   - A change of the session ends the running job first, with its terminal
 //     events.
@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,16 +35,26 @@ type atomicServer struct {
 	token    string
 	lane     lane
 	work     sync.WaitGroup  // commands that run beside the lane
+	ctx      context.Context // of the commands that are read, until an abort comes
+	cancel   context.CancelCauseFunc
 	pending  []queuedMessage // what a dead process left, until it is recovered; guarded by agent.mu
 	recovery json.RawMessage // the report of start_pending_recovery; guarded by agent.mu
 
 	mu     sync.Mutex
 	shells map[*command]context.CancelFunc // running bash commands
-	notes  []*Message                      // bash results that the session does not hold yet
+	notes  []bashNote                      // bash results that no session holds yet
 }
 
-func newAtomicServer(a *Agent, view *atomicView, s *setup, token string) *atomicServer {
-	return &atomicServer{agent: a, view: view, setup: s, token: token, pending: s.restored.pending, shells: map[*command]context.CancelFunc{}}
+// bashNote is what a bash command printed, and the session that gets it.
+type bashNote struct {
+	home    *session
+	message *Message
+}
+
+func newAtomicServer(a *Agent, view *atomicView, setup *setup, token string) *atomicServer {
+	s := &atomicServer{agent: a, view: view, setup: setup, token: token, pending: setup.restored.pending, shells: map[*command]context.CancelFunc{}}
+	s.ctx, s.cancel = context.WithCancelCause(a.ctx)
+	return s
 }
 
 // lane runs tasks one after another, each when the one before has ended.
@@ -51,7 +62,6 @@ type lane struct {
 	mu      sync.Mutex
 	tasks   []func()
 	running bool
-	work    sync.WaitGroup
 }
 
 func (l *lane) add(task func()) {
@@ -60,7 +70,7 @@ func (l *lane) add(task func()) {
 	l.tasks = append(l.tasks, task)
 	if !l.running {
 		l.running = true
-		l.work.Go(l.run) // ends when there is no task left
+		go l.run() // ends when there is no task left
 	}
 }
 
@@ -79,6 +89,13 @@ func (l *lane) run() {
 	}
 }
 
+// wait returns when all tasks that were added have ended.
+func (l *lane) wait() {
+	done := make(chan struct{})
+	l.add(func() { close(done) })
+	<-done
+}
+
 // handler answers a command; errAnswered: it did so itself.
 type handler func(*atomicServer, *command) (data any, err error)
 
@@ -94,7 +111,6 @@ func init() { // the handlers refer to the tables
 		"bash": (*atomicServer).bash, "abort_bash": (*atomicServer).abortBash, "clear_queue": (*atomicServer).clearQueue,
 		"get_state": (*atomicServer).getState, "extension_ui_response": (*atomicServer).uiResponse,
 		"panel_key": (*atomicServer).panelCommand, "panel_close": (*atomicServer).panelCommand,
-		"start_pending_recovery": (*atomicServer).startRecovery,
 	}
 	atomicCommands = map[string]handler{
 		"hello": (*atomicServer).hello, "prompt": (*atomicServer).prompt, "steer": (*atomicServer).steer, "follow_up": (*atomicServer).steer,
@@ -112,7 +128,7 @@ func init() { // the handlers refer to the tables
 		"navigate_tree": (*atomicServer).navigate, "set_label": (*atomicServer).setLabel, "set_session_name": (*atomicServer).setName,
 		"get_session_summary": (*atomicServer).summary, "list_sessions": (*atomicServer).list,
 		"list_workflow_runs": (*atomicServer).workflowRuns, "get_workflow_run_summary": (*atomicServer).workflowRun,
-		"get_commands": (*atomicServer).commands, "reload": (*atomicServer).reload,
+		"get_commands": (*atomicServer).commands, "reload": (*atomicServer).reload, "start_pending_recovery": (*atomicServer).startRecovery,
 	}
 }
 
@@ -130,6 +146,7 @@ func (s *atomicServer) run(in io.Reader) (refused bool) {
 		case atomicInterrupts[c.name] != nil:
 			s.answer(c, atomicInterrupts[c.name])
 		case atomicCommands[c.name] != nil:
+			c.ctx = s.ctx
 			s.lane.add(func() { s.answer(c, atomicCommands[c.name]); s.agent.start() })
 		default:
 			s.respond(c, nil, fmt.Errorf("Unknown command: %s", c.name))
@@ -143,15 +160,16 @@ func (s *atomicServer) run(in io.Reader) (refused bool) {
 // finish ends what the input's end leaves: shells are cancelled, everything
 // else that was accepted is done.
 func (s *atomicServer) finish() {
-	s.lane.work.Wait()
+	s.lane.wait()
 	s.mu.Lock()
 	for _, cancel := range s.shells {
 		cancel()
 	}
 	s.mu.Unlock()
 	s.work.Wait()
-	s.lane.work.Wait()
-	s.agent.start()
+	s.agent.worker.Wait()
+	s.lane.add(s.takeNotes)
+	s.lane.wait()
 }
 
 func (s *atomicServer) answer(c *command, h handler) {
@@ -178,24 +196,32 @@ func (s *atomicServer) say(template string, values ...any) {
 	s.view.say(template, values...)
 }
 
-// oneOf reads an optional string that may be one of few.
-func (c *command) oneOf(key string, words ...string) (string, error) {
+// oneOf reads a string that is one of few words; "" when an optional one is
+// absent.
+func (c *command) oneOf(key string, required bool, words ...string) (string, error) {
 	v, err := c.str(key)
-	if err == nil && !slices.Contains(words, v) && (v != "" || c.has(key)) {
-		err = fmt.Errorf("%s: %q must be one of %s, not %q", c.name, key, strings.Join(words, ", "), v)
+	if (required || c.has(key)) && (err != nil || !slices.Contains(words, v)) {
+		return "", c.wrong(key, strings.Join(words, ", "))
 	}
-	return v, err
+	return v, nil
 }
 
-// flag reads a boolean.
+// flag reads a boolean; false when an optional one is absent.
 func (c *command) flag(key string, required bool) (bool, error) {
-	switch v := string(c.object[key]); {
-	case v == "true" || v == "false":
-		return v == "true", nil
-	case v == "" && !required:
-		return false, nil
+	v := string(c.object[key])
+	if (required || c.has(key)) && v != "true" && v != "false" {
+		return false, c.wrong(key, "true, false")
 	}
-	return false, fmt.Errorf("%s needs %q (true or false)", c.name, key)
+	return v == "true", nil
+}
+
+// wrong is the error of an argument that is none of a few values.
+func (c *command) wrong(key, values string) error {
+	got := "nothing"
+	if c.has(key) {
+		got = shorten(string(c.object[key]), 100)
+	}
+	return fmt.Errorf("%s: %q must be one of %s, not %s", c.name, key, values, got)
 }
 
 func (s *atomicServer) hello(c *command) (any, error) {
@@ -210,18 +236,17 @@ func (s *atomicServer) prompt(c *command) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	behavior, err := c.oneOf("streamingBehavior", "steer", "followUp")
+	behavior, err := c.oneOf("streamingBehavior", false, "steer", "followUp")
 	if err != nil {
 		return nil, err
 	}
-	disposition := "started"
-	if r, args := s.extensionCommand(text); r != nil {
-		if text = r.invoke(a.ctx, args); strings.TrimSpace(text) == "" {
+	if r, args := s.extensionCommand(c.ctx, text); r != nil {
+		if text = r.invoke(c.ctx, args); strings.TrimSpace(text) == "" {
 			return json.RawMessage(`{"disposition":"handled"}`), nil
 		}
 		behavior = cmp.Or(behavior, "followUp")
 	}
-	m, err := s.message(text, images)
+	m, err := s.message(c.ctx, text, images)
 	if err != nil {
 		return nil, err
 	}
@@ -239,25 +264,25 @@ func (s *atomicServer) prompt(c *command) (any, error) {
 		return nil, fmt.Errorf("the prompt could not be kept: %w", err)
 	}
 	a.submit(nil, func(j *job) *Event { return a.answer(j, m) }, func(bool) {
-		s.respondLocked(c, appendJSON(nil, `{"disposition":?}`, disposition), nil)
+		s.respondLocked(c, json.RawMessage(`{"disposition":"started"}`), nil)
 	})
 	return nil, errAnswered
 }
 
 // extensionCommand finds the extension command that a text calls.
-func (s *atomicServer) extensionCommand(text string) (r *registration, args string) {
+func (s *atomicServer) extensionCommand(ctx context.Context, text string) (r *registration, args string) {
 	if !strings.HasPrefix(text, "/") {
 		return nil, ""
 	}
-	s.agent.ext.wait(s.agent.ctx)
+	s.agent.ext.wait(ctx)
 	end := strings.IndexFunc(text+" ", unicode.IsSpace)
 	return s.agent.ext.command(text[1:end]), strings.TrimSpace(text[end:])
 }
 
 // message is a user message made from what a client sent.
-func (s *atomicServer) message(text string, images [][]byte) (*Message, error) {
+func (s *atomicServer) message(ctx context.Context, text string, images [][]byte) (*Message, error) {
 	text, err := expand(text, *s.setup.skills.Load(), s.setup.templates)
-	return &Message{Role: "user", Content: promptBlocks(s.agent.ctx, text, images), Time: time.Now()}, err
+	return &Message{Role: "user", Content: promptBlocks(ctx, text, images), Time: time.Now()}, err
 }
 
 // steer is also follow_up.
@@ -266,10 +291,10 @@ func (s *atomicServer) steer(c *command) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r, _ := s.extensionCommand(text); r != nil {
+	if r, _ := s.extensionCommand(c.ctx, text); r != nil {
 		return nil, fmt.Errorf("extension command %q cannot be queued: use prompt, which runs it at once", "/"+r.name)
 	}
-	m, err := s.message(text, images)
+	m, err := s.message(c.ctx, text, images)
 	if err != nil {
 		return nil, err
 	}
@@ -290,18 +315,21 @@ func (s *atomicServer) enqueue(c *command, kind int, m *Message) (any, error) {
 
 // abort is answered when the job has ended; then what is queued goes on.
 func (s *atomicServer) abort(c *command) (any, error) {
-	s.agent.mu.Lock()
-	s.agent.abort()
-	s.agent.mu.Unlock()
-	s.work.Go(func() {
-		a := s.agent
-		aborted := s.quiet(nil)
+	a := s.agent
+	a.mu.Lock()
+	aborted := len(a.jobs) > 0
+	a.abort()
+	a.mu.Unlock()
+	s.cancel(errAborted)
+	s.ctx, s.cancel = context.WithCancelCause(a.ctx)
+	s.lane.add(func() {
+		aborted = s.quiet(nil) || aborted
 		defer a.start()
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		s.respondLocked(c, nil, nil)
 		if aborted && a.pending() > 0 {
-			a.held = false
+			a.held = nil
 			a.carryOn()
 		}
 	})
@@ -330,7 +358,7 @@ func (s *atomicServer) abortCompaction(c *command) (any, error) {
 	a := s.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.compacting {
+	if a.compacting != "" {
 		a.abort()
 	}
 	return nil, nil
@@ -352,7 +380,7 @@ func (s *atomicServer) clearQueue(c *command) (any, error) {
 // startRecovery lets a run answer what a dead process left: queued messages,
 // and a prompt without an answer. It is done once for a loaded session.
 func (s *atomicServer) startRecovery(c *command) (any, error) {
-	if _, err := c.oneOf("reason", "startup", "resume", "workflow_stage_resume"); err != nil {
+	if _, err := c.oneOf("reason", false, "startup", "resume", "workflow_stage_resume"); err != nil {
 		return nil, err
 	}
 	a := s.agent
@@ -364,7 +392,7 @@ func (s *atomicServer) startRecovery(c *command) (any, error) {
 			kind := slices.Index(queueNames[:], q.kind)
 			a.queues[kind].messages = append(a.queues[kind].messages, q)
 		}
-		if n := len(a.messages); n > 0 && a.messages[n-1].Role == "user" && len(a.jobs) == 0 && a.messages[n-1].raw == nil {
+		if unanswered(a.messages) && len(a.jobs) == 0 {
 			replayed++
 		}
 		s.pending = nil
@@ -377,7 +405,7 @@ func (s *atomicServer) startRecovery(c *command) (any, error) {
 			a.queueChanged()
 		}
 		if replayed > 0 {
-			a.held = false
+			a.held = nil
 			if len(a.jobs) == 0 {
 				a.jobs = append(a.jobs, a.newJob(nil, func(j *job) *Event { return a.answer(j, nil) }))
 			}
@@ -424,7 +452,7 @@ func (s *atomicServer) getState(c *command) (any, error) {
 	chosen := a.chosen()
 	dst := appendModel([]byte(`{"model":`), chosen.model)
 	dst = appendJSON(dst, `,"thinkingLevel":?,"isStreaming":?,"isCompacting":?,"steeringMode":?,"followUpMode":?`,
-		levelName(chosen.model, chosen.reasoning), len(a.jobs) > 0, a.compacting, queueMode(a.queues[steering]), queueMode(a.queues[followUp]))
+		levelName(chosen.model, chosen.reasoning), len(a.jobs) > 0 && a.compacting != "manual", a.compacting != "", queueMode(a.queues[steering]), queueMode(a.queues[followUp]))
 	if path := a.session.path; path != "" {
 		dst = appendJSON(dst, `,"sessionLocation":?,"sessionFile":?`, path, path)
 	}
@@ -541,6 +569,9 @@ func (s *atomicServer) choose(m *Model, source string, persist bool) error {
 	if _, err := a.session.append("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID); err != nil {
 		return err
 	}
+	if was, is := levelName(before.model, before.reasoning), levelName(m, before.reasoning); was != is {
+		defer s.say(`{"type":"thinking_level_changed","level":?}`, is)
+	}
 	if m != before.model {
 		s.say(`{"type":"model_changed","model":?,"previousModel":?,"source":?}`, appendModel(nil, m), appendModel(nil, before.model), source)
 	}
@@ -552,8 +583,11 @@ func (s *atomicServer) choose(m *Model, source string, persist bool) error {
 
 // available are the models of providers that have a key.
 func (s *atomicServer) available() (models []*Model) {
+	s.agent.mu.Lock()
+	current := s.agent.chosen().model.Provider
+	s.agent.mu.Unlock()
 	for _, p := range s.setup.catalog {
-		if key, err := credential(p, s.setup.keyFor(p), s.setup.home); err == nil && (key != "" || p.Name == s.agent.model.Provider) {
+		if key, err := credential(p, s.setup.keyFor(p), s.setup.home); err == nil && (key != "" || p.Name == current) {
 			for _, m := range p.models() {
 				models = append(models, s.setup.configured(m))
 			}
@@ -596,7 +630,7 @@ func (s *atomicServer) logout(c *command) (any, error) {
 		return nil, err
 	}
 	status := json.RawMessage(`{"configured":false}`)
-	for _, key := range p.EnvKeys {
+	for key := range strings.SplitSeq(p.APIKeyEnv, ",") {
 		if os.Getenv(key) != "" {
 			status = appendJSON(nil, `{"configured":true,"source":"environment","label":?}`, key)
 			break
@@ -606,11 +640,7 @@ func (s *atomicServer) logout(c *command) (any, error) {
 }
 
 func (s *atomicServer) setThinking(c *command) (any, error) {
-	word, err := c.want("level")
-	if err != nil {
-		return nil, err
-	}
-	level, err := parseReasoning(word)
+	level, err := c.oneOf("level", true, reasoningLevels...)
 	if err != nil {
 		return nil, err
 	}
@@ -663,10 +693,7 @@ func (s *atomicServer) thinkingLevels(c *command) (any, error) {
 // Queue modes, compaction and retry.
 
 func (s *atomicServer) setQueueMode(c *command) (any, error) {
-	if _, err := c.want("mode"); err != nil {
-		return nil, err
-	}
-	mode, err := c.oneOf("mode", "all", "one-at-a-time")
+	mode, err := c.oneOf("mode", true, "all", "one-at-a-time")
 	if err != nil {
 		return nil, err
 	}
@@ -707,7 +734,7 @@ func (s *atomicServer) compact(c *command) (any, error) {
 	}
 	s.takeNotes()
 	var result json.RawMessage
-	s.exclusively(func(j *job) (end *Event) {
+	s.exclusively(c, func(j *job) (end *Event) {
 		result, err, end = s.agent.compactLines(j, o)
 		return end
 	})
@@ -715,13 +742,17 @@ func (s *atomicServer) compact(c *command) (any, error) {
 }
 
 // exclusively ends the running job, and runs another to its end.
-func (s *atomicServer) exclusively(run func(*job) *Event) {
-	a := s.agent
-	s.quiet(func() { a.jobs = append(a.jobs, a.newJob(nil, run)) })
+func (s *atomicServer) exclusively(c *command, run func(*job) *Event) {
+	a, j := s.agent, (*job)(nil)
+	s.quiet(func() {
+		j = a.newJob(nil, run)
+		a.jobs = append(a.jobs, j)
+	})
+	defer context.AfterFunc(c.ctx, func() { j.cancel(errAborted) })()
 	a.start()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.jobs) > 0 && a.ctx.Err() == nil {
+	for slices.Contains(a.jobs, j) {
 		a.settled.Wait()
 	}
 }
@@ -739,16 +770,22 @@ func (s *atomicServer) bash(c *command) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	home := s.agent.currentSession()
+	s.agent.mu.Lock()
+	home, env := s.agent.session, *s.setup.env
+	s.agent.mu.Unlock()
 	ctx, cancel := context.WithCancel(s.agent.ctx)
 	s.mu.Lock()
 	s.shells[c] = cancel
 	s.mu.Unlock()
-	id := cmp.Or(string(c.id), "null")
+	id := []byte{}
+	if c.id != nil {
+		id = appendJSON(nil, `"id":?,`, c.id)
+	}
 	s.work.Go(func() {
 		defer cancel()
-		r, err := runShell(ctx, &toolEnv{cwd: s.setup.cwd, dropEnv: s.setup.ToolEnvDrop}, text, 0, true, func(channel, delta string) {
-			s.view.say(`{"type":"bash_execution_update","id":?,"channel":?,"delta":?}`, json.RawMessage(id), channel, delta)
+		r, err := runShell(ctx, &env, text, 0, true, func(channel, delta string) {
+			s.view.wait(ctx, backlog)
+			s.view.say(`{"type":"bash_execution_update",?"channel":?,"delta":?}`, id, channel, delta)
 		})
 		s.mu.Lock()
 		delete(s.shells, c)
@@ -757,77 +794,63 @@ func (s *atomicServer) bash(c *command) (any, error) {
 			s.respond(c, nil, err)
 			return
 		}
-		data := appendJSON(nil, `{"output":?`, r.output)
-		if r.state != nil && r.state.ExitCode() >= 0 && !r.aborted {
-			data = appendJSON(data, `,"exitCode":?`, r.state.ExitCode())
-		}
-		data = appendJSON(data, `,"cancelled":?,"truncated":?`, r.aborted, r.truncation != nil)
-		if r.truncation != nil {
-			data = appendJSON(data, `,"fullOutputPath":?`, encode(r.fullOutput))
-		}
-		note := appendJSON(nil, `{"role":"bashExecution","command":?,?`, text, data[1:])
-		if private {
-			note = append(note, `,"excludeFromContext":true`...)
-		}
-		m, err := parseAgentMessage(appendJSON(note, `,"timestamp":?}`, time.Now().UnixMilli()))
+		m, err := r.message(text, private)
 		if err == nil {
-			err = s.keepNote(home, m)
+			s.mu.Lock()
+			s.notes = append(s.notes, bashNote{home, m})
+			s.mu.Unlock()
+			s.lane.add(s.takeNotes)
 		}
-		s.respond(c, append(json.RawMessage(data), '}'), err)
+		s.respond(c, append(r.appendFields(json.RawMessage("{")), '}'), err)
 	})
 	return nil, errAnswered
 }
 
-// keepNote saves what a bash command printed in the session where it began. In
-// the one that is open it must not come between the messages of a run.
-func (s *atomicServer) keepNote(home *session, m *Message) error {
-	if s.agent.currentSession() == home {
-		s.mu.Lock()
-		s.notes = append(s.notes, m)
-		s.mu.Unlock()
-		s.lane.add(s.takeNotes)
-		return nil
-	}
-	if home.path == "" {
-		return nil
-	}
-	other, _, err := openSession(home.path)
-	if err != nil {
-		return err
-	}
-	defer other.close()
-	return other.addMessage(m, "")
-}
-
-// takeNotes puts bash results into the conversation, unless a job runs: then
-// the next prompt does. Only the lane calls it.
+// takeNotes saves bash results, each in the session where it began. In the one
+// that is open it must not come between the messages of a run: while one runs
+// it waits for the next prompt. Only the lane calls it.
 func (s *atomicServer) takeNotes() {
 	a := s.agent
 	a.mu.Lock()
-	idle := len(a.jobs) == 0
+	open, idle := a.session, len(a.jobs) == 0
 	a.mu.Unlock()
-	if !idle {
-		return
-	}
 	s.mu.Lock()
 	notes := s.notes
 	s.notes = nil
 	s.mu.Unlock()
-	for _, m := range notes {
-		a.record(m, "")
-		a.mu.Lock()
-		a.messages = append(a.messages, m)
-		a.mu.Unlock()
+	for _, n := range notes {
+		switch here := n.home == open || open.path != "" && n.home.path == open.path; {
+		case here && idle:
+			a.add(nil, n.message, nil)
+		case here:
+			s.mu.Lock()
+			s.notes = append(s.notes, n)
+			s.mu.Unlock()
+		case n.home.path != "":
+			if err := n.save(); err != nil {
+				a.tell(&Event{Type: "notice", Level: "error", Text: "what a bash command printed is not in its session: " + err.Error()})
+			}
+		}
 	}
 }
 
+// save writes a note to a session that is not open any more.
+func (n bashNote) save() error {
+	home, _, err := openSession(n.home.path)
+	if errors.Is(err, fs.ErrNotExist) { // nothing was worth a file so far
+		home, err = n.home, nil
+	}
+	if err != nil {
+		return err
+	}
+	defer home.close()
+	return home.addMessage(n.message, "")
+}
+
 func (s *atomicServer) abortBash(c *command) (any, error) {
-	target := c.object["requestId"]
+	var target json.RawMessage
 	if c.has("requestId") {
-		var err error
-		if target, err = normalize(target); err != nil {
-			return nil, err
-		}
+		target, _ = normalize(c.object["requestId"])
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -842,14 +865,19 @@ func (s *atomicServer) abortBash(c *command) (any, error) {
 // Sessions.
 
 // replace puts another session in the place of the open one, after the running
-// job.
+// job. Its working directory becomes ours, if there is one.
 func (s *atomicServer) replace(c *command, next *session, notes []string, data json.RawMessage) (any, error) {
+	s.quiet(nil)
 	s.takeNotes()
 	r := next.restore()
 	var old *session
+	moves := isDir(next.cwd)
 	s.quiet(func() {
 		old = s.agent.session
 		s.open(next, r)
+		if moves {
+			s.setup.cwd, s.setup.env.cwd = next.cwd, next.cwd
+		}
 		for _, n := range notes {
 			s.view.note("warning", "zot", n)
 		}
@@ -863,7 +891,10 @@ func (s *atomicServer) replace(c *command, next *session, notes []string, data j
 // left with, unless the flags name one. The agent is locked and idle.
 func (s *atomicServer) open(next *session, r restored) {
 	a := s.agent
-	a.resume(next, r)
+	queued := a.pending()
+	if a.resume(next, r); queued > 0 {
+		a.queueChanged()
+	}
 	s.pending, s.recovery = r.pending, nil
 	if s.setup.flagLevel == "" {
 		a.reasoning = cmp.Or(r.level, a.reasoning)
@@ -906,9 +937,19 @@ func (s *atomicServer) switchSession(c *command) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if path, err = findSession(cmp.Or(dir, s.setup.sessions), id); err != nil {
+		if path, err = sessionPath(cmp.Or(dir, s.setup.sessions), id); err == nil && path == "" {
+			err = fmt.Errorf("Session not found: %s", id)
+		}
+		if err != nil {
 			return nil, err
 		}
+	}
+	cwd, err := c.str("cwdOverride")
+	if err == nil && cwd != "" && !isDir(cwd) {
+		err = fmt.Errorf("switch_session: \"cwdOverride\" is no directory: %s", cwd)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if path == s.agent.currentSession().path {
 		return json.RawMessage(notCancelled), nil
@@ -917,6 +958,7 @@ func (s *atomicServer) switchSession(c *command) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	next.cwd = cmp.Or(cwd, next.cwd)
 	return s.replace(c, next, notes, json.RawMessage(notCancelled))
 }
 
@@ -1002,32 +1044,40 @@ func (s *atomicServer) navigate(c *command) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	session := s.agent.currentSession()
-	data := json.RawMessage(notCancelled)
-	for _, p := range session.forkPoints() {
-		if p.entryID == id {
-			data = appendJSON(nil, `{"editorText":?,"cancelled":false}`, p.text)
-		}
-	}
 	summarize, err := c.flag("summarize", false)
 	if err != nil {
 		return nil, err
 	}
-	from, before := session.leafID(), session.branch()
+	session := s.agent.currentSession()
+	to := session.entry(id)
+	if to == nil {
+		return nil, notFound(id)
+	}
+	data := json.RawMessage(notCancelled)
+	if to.isUser() {
+		data = appendJSON(nil, `{"editorText":?,"cancelled":false}`, to.message().text())
+		id = to.parent
+	}
+	s.quiet(nil)
+	s.takeNotes()
+	before := session.branch()
+	var text string
+	if left := leftBehind(before, session.entry(id).branch()); summarize && len(left) > 0 {
+		s.exclusively(c, func(j *job) *Event {
+			s.agent.emit(j, &Event{Type: "branch_summary_start"})
+			text, err = s.agent.summarize(j, serialize(left), summaryChars)
+			return &Event{Type: "branch_summary_end"}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
 	if err := session.navigate(id); err != nil {
 		return nil, err
 	}
-	if left := leftBehind(before, session.branch()); summarize && len(left) > 0 {
-		var text string
-		s.exclusively(func(j *job) *Event {
-			text, err = s.agent.summarize(j, serialize(left), summaryChars)
-			return &Event{Type: "branch_summary"}
-		})
-		if err == nil {
-			_, err = session.append("branch_summary", `"fromId":?,"summary":?`, from, text)
-		}
-		if err != nil {
-			return nil, errors.Join(err, session.navigate(from))
+	if text != "" {
+		if _, err := session.append("branch_summary", `"fromId":?,"summary":?`, before[len(before)-1].id, text); err != nil {
+			return nil, err
 		}
 	}
 	r := session.restore()
@@ -1055,8 +1105,8 @@ func (s *atomicServer) setLabel(c *command) (any, error) {
 		return nil, err
 	}
 	session := s.agent.currentSession()
-	if _, err := session.entriesSince(id); err != nil {
-		return nil, err
+	if session.entry(id) == nil {
+		return nil, notFound(id)
 	}
 	_, err = session.append("label", `"targetId":?,"label":?`, id, label)
 	return nil, err
@@ -1117,7 +1167,7 @@ func (s *atomicServer) stats(c *command) (any, error) {
 			continue
 		}
 		m, err := parseAgentMessage(get(e.raw, "message"))
-		if err != nil {
+		if err != nil || m.raw != nil { // none of the three kinds
 			continue
 		}
 		counts[m.Role]++
@@ -1137,7 +1187,7 @@ func (s *atomicServer) stats(c *command) (any, error) {
 		session.id, counts["user"], counts["assistant"], counts["tool_call"], counts["tool"], counts["user"]+counts["assistant"]+counts["tool"],
 		total.Input, total.Output, total.CacheRead, total.CacheWrite, total.Input+total.Output+total.CacheRead+total.CacheWrite, total.Cost.Total)
 	a.mu.Lock()
-	window, tokens, fresh := a.chosen().model.ContextWindow, a.contextTokens(), len(a.messages) > 0 && compactedNow(a.messages)
+	window, tokens, fresh := a.chosen().model.ContextWindow, a.contextTokens(), compactedNow(a.messages)
 	a.mu.Unlock()
 	if window > 0 {
 		dst = appendJSON(dst, `,"contextUsage":{"contextWindow":?,`, window)
@@ -1155,10 +1205,11 @@ func (s *atomicServer) stats(c *command) (any, error) {
 
 // compactedNow reports whether no answer came since the last compaction.
 func compactedNow(messages []*Message) bool {
-	if messages[0].raw == nil {
+	if len(messages) == 0 {
 		return false
 	}
-	return !slices.ContainsFunc(messages, func(m *Message) bool { return m.Role == "assistant" && m.Usage != nil })
+	_, compacted := compactedLines(messages[0])
+	return compacted && !slices.ContainsFunc(messages, func(m *Message) bool { return m.Role == "assistant" && m.Usage != nil })
 }
 
 func (s *atomicServer) exportHTML(c *command) (any, error) {
@@ -1167,15 +1218,14 @@ func (s *atomicServer) exportHTML(c *command) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if path = cmp.Or(path, "zot-session-"+session.id+".html"); !filepath.IsAbs(path) {
+		path = filepath.Join(s.setup.cwd, path)
+	}
 	s.agent.mu.Lock()
-	messages, usage, model := s.agent.messages, s.agent.usage, s.agent.model.ID
+	messages, usage, model := s.agent.messages, s.agent.usage, s.agent.chosen().model.ID
 	s.agent.mu.Unlock()
 	if len(messages) == 0 {
 		return nil, errors.New("Nothing to export yet - start a conversation first")
-	}
-	path = filepath.Join(s.setup.cwd, cmp.Or(path, "zot-session-"+session.id+".html"))
-	if p, _ := c.str("outputPath"); filepath.IsAbs(p) {
-		path = p
 	}
 	var page bytes.Buffer
 	if err := exportHTML(&page, exportInfo{title: cmp.Or(session.name(), "zot session"), cwd: session.cwd, id: session.id, model: model, created: session.created, usage: usage}, messages); err != nil {
@@ -1189,7 +1239,7 @@ func (s *atomicServer) exportHTML(c *command) (any, error) {
 // tools waits for the extensions, as the document says.
 func (s *atomicServer) tools(c *command) (any, error) {
 	a := s.agent
-	a.ext.wait(a.ctx)
+	a.ext.wait(c.ctx)
 	list := []map[string]any{}
 	add := func(t *tool, source, path string) {
 		entry := map[string]any{"name": t.name, "active": a.allows(t.name), "exposure": "direct", "source": source, "sourcePath": path, "summary": t.description}
@@ -1203,18 +1253,20 @@ func (s *atomicServer) tools(c *command) (any, error) {
 	for _, t := range s.setup.ownTools() {
 		add(t, "built-in", "<builtin:"+t.name+">")
 	}
-	for _, t := range a.ext.allTools() {
-		add(t, "extension", "extension")
+	for _, r := range a.ext.commit() {
+		if r.tool != nil {
+			add(r.tool, fmt.Sprintf("extension %q", r.ext.Name), filepath.Join(r.ext.dir, "extension.json"))
+		}
 	}
 	slices.SortStableFunc(list, func(x, y map[string]any) int {
 		return cmp.Compare(fmt.Sprint(y["active"]), fmt.Sprint(x["active"])) // true first
 	})
-	selection, names := "built-in-defaults", []string{}
+	selection, description, names := "built-in-defaults", "all built-in tools and those of extensions", []string{}
 	switch {
 	case s.setup.noTools:
-		selection = "no-tools"
+		selection, description = "no-tools", "no tools (--no-tools)"
 	case len(s.setup.options.tools) > 0:
-		selection, names = "tools-allowlist", s.setup.options.tools
+		selection, description, names = "tools-allowlist", "the tools of --tools", s.setup.options.tools
 	}
 	missing := []map[string]string{}
 	for _, name := range names {
@@ -1227,8 +1279,8 @@ func (s *atomicServer) tools(c *command) (any, error) {
 			names = append(names, t["name"].(string))
 		}
 	}
-	excluded := append([]string{}, s.setup.excludeTools...)
-	return map[string]any{"selection": map[string]any{"source": selection, "description": selection, "names": names, "modifiers": []string{}},
+	excluded := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(s.setup.excludeTools, name) })
+	return map[string]any{"selection": map[string]any{"source": selection, "description": description, "names": names, "modifiers": []string{}},
 		"tools": list, "missing": missing, "excluded": excluded}, nil
 }
 
@@ -1261,11 +1313,12 @@ func (s *atomicServer) workflowRun(c *command) (any, error) {
 
 func (s *atomicServer) commands(c *command) (any, error) {
 	a := s.agent
-	a.ext.wait(a.ctx)
+	a.ext.wait(c.ctx)
 	list := []map[string]any{}
 	for _, r := range a.ext.allCommands() {
-		list = append(list, map[string]any{"name": r.name, "description": r.description, "source": "extension", "path": r.ext.dir,
-			"sourceInfo": map[string]string{"path": r.ext.dir, "source": "auto", "scope": "user"}})
+		path := filepath.Join(r.ext.dir, "extension.json")
+		list = append(list, map[string]any{"name": r.name, "description": r.description, "source": "extension", "path": path,
+			"sourceInfo": map[string]string{"path": path, "source": "auto", "scope": "user"}})
 	}
 	add := func(f promptFile, name, source string) {
 		list = append(list, map[string]any{"name": name, "description": f.description, "source": source, "location": f.scope, "path": f.path,
@@ -1287,7 +1340,12 @@ func (s *atomicServer) reload(c *command) (any, error) {
 		s.agent.prepared = false
 		s.agent.ext.reload(func(r reloaded) { done <- r })
 	})
-	return <-done, nil
+	select {
+	case r := <-done:
+		return r, nil
+	case <-c.ctx.Done():
+		return nil, errors.New("aborted: the extensions go on starting")
+	}
 }
 
 // Extensions.

@@ -131,6 +131,30 @@ type shellResult struct {
 	fullOutput        *string          // the file that has all
 }
 
+// appendFields appends the fields that a bashExecution message and the response
+// to a bash command share.
+func (r *shellResult) appendFields(dst []byte) []byte {
+	dst = appendJSON(dst, `"output":?`, r.output)
+	if r.state != nil && r.state.ExitCode() >= 0 && !r.aborted {
+		dst = appendJSON(dst, `,"exitCode":?`, r.state.ExitCode())
+	}
+	dst = appendJSON(dst, `,"cancelled":?,"truncated":?`, r.aborted, r.truncation != nil)
+	if r.truncation != nil {
+		dst = appendJSON(dst, `,"fullOutputPath":?`, encode(r.fullOutput))
+	}
+	return dst
+}
+
+// message is a user's own command as the conversation holds it; a private one
+// is not for the model.
+func (r *shellResult) message(command string, private bool) (*Message, error) {
+	m := r.appendFields(appendJSON(nil, `{"role":"bashExecution","command":?,`, command))
+	if private {
+		m = append(m, `,"excludeFromContext":true`...)
+	}
+	return parseAgentMessage(appendJSON(m, `,"timestamp":?}`, time.Now().UnixMilli()))
+}
+
 // runShell runs a command until its shell exits, ctx ends or timeout (0: none)
 // is over, and returns within two seconds from then. It calls progress, which
 // must not block, with new output as plain text. Output is in the order in

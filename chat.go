@@ -11,39 +11,31 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 )
 
-// chatWire is the wire format of POST {base}/chat/completions.
-type chatWire struct{}
+var chatWire = wireFormat{"/chat/completions", bearer, chatBody, func(a *assembler) streamParser { return &chatParser{a: a} }}
 
-func (chatWire) endpoint(base, key string, _ *request, h http.Header) string {
-	if key != "" { // local servers have none
-		h.Set("Authorization", "Bearer "+key)
-	}
-	return strings.TrimRight(base, "/") + "/chat/completions"
-}
-
-// body encodes a request: the model, messages, tools, stream, the limit and
+// chatBody encodes a request: the model, messages, tools, stream, the limit and
 // the reasoning fields, in this order, so that equal beginnings of transcripts
 // are equal bytes.
-func (chatWire) body(r *request) [][]byte {
+func chatBody(r *request) [][]byte {
 	m := r.model
-	list := chatList{parts: make([][]byte, 1, 2*len(r.messages)+8), model: m}
-	list.parts[0] = appendJSON(nil, `{"model":?,"messages":[`, m.ID)
+	parts := append(make([][]byte, 0, len(r.messages)+8), appendJSON(nil, `{"model":?,"messages":[`, m.ID))
+	add := func(message []byte) {
+		if len(message) > 0 {
+			parts = append(parts, message)
+		}
+	}
 	if r.system != "" {
 		role := "system"
 		if m.Provider == "openai" && len(m.Levels) > 0 {
 			role = "developer"
 		}
-		list.add("system", appendJSON(nil, `{"role":?,"content":?}`, role, r.system))
+		add(appendJSON(nil, `,{"role":?,"content":?}`, role, r.system))
 	}
 	// Kimi gets tools at the place where a result activated them, so that the
 	// prefix before stays cached.
@@ -58,67 +50,51 @@ func (chatWire) body(r *request) [][]byte {
 		if msg.wire.key != key {
 			msg.wire = encoded{key: key, part: encodeChat(msg, m)}
 		}
-		list.add(msg.Role, msg.wire.part[0])
+		add(msg.wire.part[0])
 		images = append(images, msg.wire.part[1]...)
 		tools = activate(tools, r, msg)
-		if i+1 < len(r.messages) && r.messages[i+1].Role == "tool" {
+		next := ""
+		if i+1 < len(r.messages) {
+			next = r.messages[i+1].Role
+		}
+		if next == "tool" {
 			continue
 		}
 		if len(tools) > announced {
-			list.add("system", appendJSON(nil, `{"role":"system","tools":?}`, appendTools(nil, tools[announced:], chatTool)))
+			add(appendJSON(nil, `,{"role":"system","tools":?}`, appendTools(nil, tools[announced:], chatTool)))
 			announced = len(tools)
 		}
-		if len(images) > 0 {
-			list.add("user", appendJSON(nil, `{"role":"user","content":[{"type":"text","text":"Images of the tool results above:"}?]}`, images))
+		if msg.Role == "tool" && isMistral(m) && (next == "user" || images != nil) { // which refuses a user message there
+			add([]byte(`,{"role":"assistant","content":"Done."}`))
+		}
+		if images != nil {
+			add(appendJSON(nil, `,{"role":"user","content":[{"type":"text","text":"Images of the tool results above:"}?]}`, images))
 			images = nil
 		}
 	}
-
-	if len(offered) > 0 {
-		list.parts = append(list.parts, appendTools([]byte(`],"tools":`), offered, chatTool))
-	} else {
-		list.parts = append(list.parts, []byte("]"))
+	if len(parts) > 1 {
+		parts[1] = parts[1][1:] // the first has no comma before it
 	}
 	size := 0
-	for _, part := range list.parts {
+	for _, part := range parts {
 		size += len(part)
 	}
-	tail := []byte(`,"stream":true,"stream_options":{"include_usage":true}`)
+	tail := []byte("]")
+	if len(offered) > 0 {
+		tail = appendTools([]byte(`],"tools":`), offered, chatTool)
+		size += len(tail)
+	}
+	tail = append(tail, `,"stream":true,"stream_options":{"include_usage":true}`...)
 	if n := chatLimit(r, size); n > 0 && m.Provider == "openai" {
 		tail = appendJSON(tail, `,"max_completion_tokens":?`, n)
 	} else if n > 0 {
 		tail = appendJSON(tail, `,"max_tokens":?`, n)
 	}
 	tail = append(appendChatReasoning(tail, r), '}')
-	return append(list.parts, tail)
+	return append(parts, tail)
 }
 
 const chatTool = `{"type":"function","function":{"name":?,"description":?,"parameters":?}}`
-
-// chatList joins encoded messages.
-type chatList struct {
-	model *Model
-	parts [][]byte
-	last  string // role of the last message
-}
-
-var (
-	chatComma  = []byte(",")
-	chatBridge = []byte(`,{"role":"assistant","content":"Done."}`)
-)
-
-func (l *chatList) add(role string, message []byte) {
-	if message == nil {
-		return
-	}
-	if l.last == "tool" && role == "user" && isMistral(l.model) { // which refuses this order
-		l.parts = append(l.parts, chatBridge)
-	}
-	if l.last != "" {
-		l.parts = append(l.parts, chatComma)
-	}
-	l.parts, l.last = append(l.parts, message), role
-}
 
 // chatLimit is how many tokens may be generated, 0 when the server decides.
 // Some servers refuse a limit that does not fit into the window beside the
@@ -158,11 +134,11 @@ func appendChatReasoning(b []byte, r *request) []byte {
 
 // encodeChat encodes one message. The first part is the message, nil when
 // there is nothing to send; the second the images of a tool result, each as a
-// content part behind a comma.
+// content part. All stand behind a comma.
 func encodeChat(msg *Message, m *Model) (part [2][]byte) {
 	if msg.Role == "tool" {
 		text, images := splitResult(m, msg.Content)
-		b := appendJSON(nil, `{"role":"tool","tool_call_id":?`, chatToolID(msg.CallID, m))
+		b := appendJSON(nil, `,{"role":"tool","tool_call_id":?`, chatToolID(msg.CallID, m))
 		if m.Provider == "google" { // which refuses a result without it
 			b = appendJSON(b, `,"name":?`, wireToolName(msg.ToolName))
 		}
@@ -176,23 +152,16 @@ func encodeChat(msg *Message, m *Model) (part [2][]byte) {
 	case msg.Role == "assistant":
 		part[0] = encodeChatAssistant(msg, m, text)
 	case images != nil:
-		part[0] = appendJSON(nil, `{"role":"user","content":[?]}`, chatParts(blocks)[1:])
+		part[0] = appendJSON(nil, `,{"role":"user","content":[?]}`, chatParts(blocks)[1:])
 	case text != "":
-		part[0] = appendJSON(nil, `{"role":"user","content":?}`, text)
+		part[0] = appendJSON(nil, `,{"role":"user","content":?}`, text)
 	}
 	return part
 }
 
 // chatParts encodes texts and images as content parts, each behind a comma.
-func chatParts(blocks []Block) (dst []byte) {
-	for _, b := range blocks {
-		if b.Type == "text" {
-			dst = appendJSON(dst, `,{"type":"text","text":?}`, b.Text)
-		} else {
-			dst = appendJSON(dst, `,{"type":"image_url","image_url":{"url":?}}`, "data:"+b.MimeType+";base64,"+b.Data)
-		}
-	}
-	return dst
+func chatParts(blocks []Block) []byte {
+	return appendParts(nil, blocks, `,{"type":"text","text":?}`, `,{"type":"image_url","image_url":{"url":"data:?;base64,?"}}`)
 }
 
 func encodeChatAssistant(msg *Message, m *Model, text string) []byte {
@@ -217,9 +186,9 @@ func encodeChatAssistant(msg *Message, m *Model, text string) []byte {
 	if text == "" && calls == nil {
 		return nil
 	}
-	b := []byte(`{"role":"assistant","content":null`)
+	b := []byte(`,{"role":"assistant","content":null`)
 	if text != "" {
-		b = appendJSON(nil, `{"role":"assistant","content":?`, text)
+		b = appendJSON(nil, `,{"role":"assistant","content":?`, text)
 	}
 	if details != "" {
 		b = append(append(b, `,"reasoning_details":`...), details...)
@@ -250,14 +219,10 @@ func chatToolID(id string, m *Model) string {
 	switch {
 	case strings.Contains(strings.ToLower(m.ID), "kimi"):
 		return wireID(id, kimiID)
-	case !isMistral(m):
-		return wireID(id, chatID)
-	case mistralID().MatchString(id):
-		return id
+	case isMistral(m):
+		return strings.TrimPrefix(wireID(id, mistralID), "call_")[:9]
 	}
-	sum := sha256.Sum256([]byte(id))
-	digits := "00000000" + strconv.FormatUint(binary.BigEndian.Uint64(sum[:]), 36)
-	return digits[len(digits)-9:]
+	return wireID(id, chatID)
 }
 
 // chatParser reads the chunks of an answer, or a whole answer as one chunk.
@@ -276,8 +241,6 @@ type chatCall struct {
 	index, id, name string // as sent; index and id may be ""
 	block           int
 }
-
-func (chatWire) parser(a *assembler) streamParser { return &chatParser{a: a} }
 
 func (p *chatParser) event(name string, data []byte) (meaningful bool, err error) {
 	v, whole := pick(data, "choices", "usage", "x_groq", "error", "object")
@@ -299,6 +262,8 @@ func (p *chatParser) event(name string, data []byte) (meaningful bool, err error
 		return true, streamError(p.failure)
 	case string(v[4]) == `"error"`, name == "json" && v[0] == nil:
 		return true, streamError(data)
+	case p.progress && p.finish != "" && p.a.msg.Usage != nil:
+		return true, errComplete
 	}
 	return p.progress, nil
 }

@@ -2,14 +2,18 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // chatStreams are the streams in testdata/streams/chat-*.sse and what they
@@ -91,7 +95,7 @@ func TestChatStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := chatRequest(&Model{Provider: "test", ID: "m"})
-			msg, err := decodeStream(t, chatWire{}, r, bytes.NewReader(stream))
+			msg, err := decodeStream(t, chatWire, r, bytes.NewReader(stream))
 			if got := chatContent(msg); got != want.content {
 				t.Errorf("content %q\nwant    %q", got, want.content)
 			}
@@ -106,7 +110,7 @@ func TestChatStreams(t *testing.T) {
 				t.Errorf("error %+v, want %q, retry %t", pe, want.err, want.retry)
 			}
 			for _, n := range []int{1, 7, 4096} {
-				again, err2 := decodeStream(t, chatWire{}, r, &chunked{stream, n})
+				again, err2 := decodeStream(t, chatWire, r, &chunked{stream, n})
 				if !sameMessage(msg, again) || fmt.Sprint(err) != fmt.Sprint(err2) {
 					t.Errorf("in pieces of %d bytes: %q, %v", n, chatContent(again), err2)
 				}
@@ -122,7 +126,7 @@ func TestChatStreams(t *testing.T) {
 func chatCutStream(t *testing.T, r *request, stream []byte, whole *Message) {
 	finished := bytes.Index(stream, []byte(`"finish_reason":"`))
 	for n := 0; n < len(stream); n += 1 + len(stream)/120 {
-		msg, err := decodeStream(t, chatWire{}, r, bytes.NewReader(stream[:n]))
+		msg, err := decodeStream(t, chatWire, r, bytes.NewReader(stream[:n]))
 		if !strings.HasPrefix(messageText(whole, "text"), messageText(msg, "text")) {
 			t.Fatalf("cut at %d: %q", n, chatContent(msg))
 		}
@@ -162,12 +166,12 @@ func TestChatRecorded(t *testing.T) {
 	r := chatRequest(catalogModel(t, "groq", "openai/gpt-oss-120b", ""))
 	for _, s := range recordedStreams(t, "openai-completions") {
 		t.Run(s.name, func(t *testing.T) {
-			msg, err := decodeStream(t, chatWire{}, r, bytes.NewReader(s.sse))
+			msg, err := decodeStream(t, chatWire, r, bytes.NewReader(s.sse))
 			checkRecorded(t, s, msg, err)
 			if think := messageText(msg, "thinking"); strings.TrimSpace(think) != strings.TrimSpace(s.expected.Thinking) {
 				t.Errorf("thinking %q, want %q", think, s.expected.Thinking)
 			}
-			again, err2 := decodeStream(t, chatWire{}, r, &chunked{s.sse, 7})
+			again, err2 := decodeStream(t, chatWire, r, &chunked{s.sse, 7})
 			if !sameMessage(msg, again) || fmt.Sprint(err) != fmt.Sprint(err2) {
 				t.Errorf("in pieces of 7 bytes: %q, %v", chatContent(again), err2)
 			}
@@ -175,9 +179,9 @@ func TestChatRecorded(t *testing.T) {
 	}
 }
 
-func chatBody(t *testing.T, r *request) string {
+func sentChat(t *testing.T, r *request) string {
 	t.Helper()
-	body := wireBody(chatWire{}, r)
+	body := wireBody(chatWire, r)
 	if !json.Valid(body) {
 		t.Fatalf("not JSON: %s", body)
 	}
@@ -188,7 +192,7 @@ func chatBody(t *testing.T, r *request) string {
 func chatMessages(t *testing.T, r *request) string {
 	t.Helper()
 	var body struct{ Messages []json.RawMessage }
-	if err := json.Unmarshal([]byte(chatBody(t, r)), &body); err != nil {
+	if err := json.Unmarshal([]byte(sentChat(t, r)), &body); err != nil {
 		t.Fatal(err)
 	}
 	var lines []string
@@ -220,10 +224,10 @@ func TestChatBody(t *testing.T) {
 		`{"role":"tool","tool_call_id":"call_1","content":"a < b"}],` +
 		`"tools":[{"type":"function","function":{"name":"read","description":"Reads a <file>.","parameters":{"type":"object","properties":{"path":{"type":"string"}}}}}],` +
 		`"stream":true,"stream_options":{"include_usage":true},"max_tokens":500,"reasoning_effort":"low"}`
-	if got := chatBody(t, r); got != want {
+	if got := sentChat(t, r); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got := chatBody(t, r); got != want {
+	if got := sentChat(t, r); got != want {
 		t.Errorf("the second time: %s", got)
 	}
 
@@ -231,13 +235,13 @@ func TestChatBody(t *testing.T) {
 	r.reasoning, r.tools, r.messages, r.maxTokens = "off", nil, r.messages[:1], 77
 	want = `{"model":"gpt-5","messages":[{"role":"developer","content":"Be <brief> & exact.\u2028"},{"role":"user","content":"hi"}],` +
 		`"stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":77,"reasoning_effort":"none"}`
-	if got := chatBody(t, r); got != want {
+	if got := sentChat(t, r); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 
 	r = &request{model: &Model{Provider: "ollama", ID: "q"}, messages: r.messages[:1], reasoning: "high"}
 	want = `{"model":"q","messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true}}`
-	if got := chatBody(t, r); got != want {
+	if got := sentChat(t, r); got != want {
 		t.Errorf("a model that nobody knows: %s", got)
 	}
 }
@@ -403,7 +407,7 @@ func TestChatDeferredTools(t *testing.T) {
 			r.messages = append(r.messages, chatTurn(m, []Block{{Type: "tool_call", ID: id, Name: "find", Args: json.RawMessage(`{}`)}, {Type: "tool_call", ID: id + "b", Name: "read", Args: json.RawMessage(`{}`)}},
 				&Message{Activate: []string{"later", "gone"}, Content: []Block{{Type: "image", MimeType: "image/png", Data: "QQ=="}}}, &Message{})...)
 		}
-		return chatMessages(t, r), chatBody(t, r)
+		return chatMessages(t, r), sentChat(t, r)
 	}
 	messages, body := ask(catalogModel(t, "moonshotai", "kimi-k3", ""))
 	var roles []string
@@ -434,13 +438,13 @@ func TestChatEncodesOnce(t *testing.T) {
 		call := Block{Type: "tool_call", ID: fmt.Sprint("c", i), Name: "read", Args: json.RawMessage(`{"path":"a"}`)}
 		r.messages = append(r.messages, chatTurn(m, []Block{chatSays("ok"), call}, &Message{Content: []Block{chatSays("file")}})...)
 	}
-	first := chatBody(t, r)
+	first := sentChat(t, r)
 	kept := make([]*byte, len(r.messages))
 	for i, msg := range r.messages {
 		kept[i] = &msg.wire.part[0][0]
 	}
 	r.messages = append(r.messages, userText("go on"))
-	second := chatBody(t, r)
+	second := sentChat(t, r)
 	same := strings.Index(first, `],"tools"`)
 	if first[:same] != second[:same] {
 		t.Error("the second request begins otherwise than the first")
@@ -450,11 +454,11 @@ func TestChatEncodesOnce(t *testing.T) {
 			t.Fatalf("message %d was encoded again", i)
 		}
 	}
-	if n := testing.AllocsPerRun(5, func() { wireBody(chatWire{}, r) }); n > 60 {
+	if n := testing.AllocsPerRun(5, func() { wireBody(chatWire, r) }); n > 60 {
 		t.Errorf("%v allocations for a request with a known history", n)
 	}
 	r.model = &Model{Provider: "p", ID: "other"}
-	chatBody(t, r)
+	sentChat(t, r)
 	if kept[0] == &r.messages[0].wire.part[0][0] {
 		t.Error("another model got the encoding of the first")
 	}
@@ -488,7 +492,7 @@ func chatDecode(t *testing.T, r *request, stream string) *Message {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	msg, err := decodeStream(t, chatWire{}, r, f)
+	msg, err := decodeStream(t, chatWire, r, f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -518,12 +522,34 @@ func TestChatComplete(t *testing.T) {
 				if strings.Contains(finish, "stop") || done != "" {
 					want = map[bool]string{true: "end_turn", false: "tool_use"}[what == "text hi"]
 				}
-				msg, err := decodeStream(t, chatWire{}, chatRequest(&Model{}), strings.NewReader(stream))
+				msg, err := decodeStream(t, chatWire, chatRequest(&Model{}), strings.NewReader(stream))
 				if chatContent(msg) != what || msg.Stop != want || (err == nil) != (want != "") {
 					t.Errorf("%q: %s, stop %q, %v", stream, chatContent(msg), msg.Stop, err)
 				}
 			}
 		}
+	}
+}
+
+// A whole answer needs neither [DONE] nor the end of the connection: without
+// them it ends after a few seconds of silence, whatever the limit of a gap.
+func TestChatWithoutEnd(t *testing.T) {
+	t.Parallel()
+	d := newDouble(t, answer{write: func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"ok\"},\"finish_reason\":\"stop\"}]}\n\n"+
+			"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1}}\n\n")
+		for r.Context().Err() == nil {
+			io.WriteString(w, ": ping\n\ndata: {\"choices\":[]}\n\n")
+			http.NewResponseController(w).Flush()
+			time.Sleep(50 * time.Millisecond)
+		}
+	}})
+	m := &Model{Provider: "p", ID: "m", API: "openai-completions", BaseURL: d.URL}
+	p := newHTTPProvider(m, func() (string, error) { return "", nil }, timeouts{Gap: 120})
+	start := time.Now()
+	msg, err := p.call(context.Background(), &request{model: m, messages: []*Message{userText("hi")}}, func(delta) {})
+	if took := time.Since(start); err != nil || msg.text() != "ok" || msg.Stop != "end_turn" || msg.Usage == nil || took < 4*time.Second || took > time.Minute {
+		t.Errorf("%q, stop %q, %v after %v", msg.text(), msg.Stop, err, took)
 	}
 }
 
@@ -540,7 +566,7 @@ func TestChatMeaningful(t *testing.T) {
 		`{"choices":[{"delta":{},"finish_reason":"stop"}]}`:                              true,
 		`{"choices":[],"usage":{"prompt_tokens":1}}`:                                     true,
 	} {
-		p := chatWire{}.parser(&assembler{msg: &Message{}, on: func(delta) {}})
+		p := chatWire.parser(&assembler{msg: &Message{}, on: func(delta) {}})
 		if got, err := p.event("", []byte(event)); got != want || err != nil {
 			t.Errorf("%s: %t, %v", event, got, err)
 		}
@@ -603,7 +629,7 @@ func BenchmarkChatEvent(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			a := &assembler{msg: &Message{}, on: func(delta) {}}
-			p := chatWire{}.parser(a)
+			p := chatWire.parser(a)
 			p.event("", []byte(`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"read"}}]}}]}`))
 			for b.Loop() {
 				p.event("", event)
@@ -651,6 +677,6 @@ func BenchmarkChatBody(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		wireBody(chatWire{}, r)
+		wireBody(chatWire, r)
 	}
 }

@@ -131,7 +131,9 @@ type extHost struct {
 	tell    func(*Event) // hands an event to the client
 	flush   func()       // waits until the client has caught up
 	builtin func(name string) bool
-	ctx     context.Context // ends when the process must
+	// interactive: there is a user who could have typed what is submitted.
+	interactive bool
+	ctx         context.Context // ends when the process must
 
 	mu       sync.Mutex
 	exts     []*extension
@@ -237,13 +239,16 @@ func (e *extension) has(path string) bool {
 	return err == nil
 }
 
+// inUse reports whether what the extension brings counts.
+func (e *extension) inUse() bool { return e.state == "enabled" || e.state == "bundle" }
+
 // runs reports whether the extension is to be started.
 func (e *extension) runs() bool { return e.state == "enabled" }
 
 // skillPaths are the skills of the extensions that are in use.
 func skillPaths(exts []*extension) (paths []string) {
 	for _, e := range exts {
-		if e.state == "enabled" || e.state == "bundle" {
+		if e.inUse() {
 			for _, s := range e.Skills {
 				paths = append(paths, filepath.Join(e.dir, s))
 			}
@@ -273,7 +278,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	go func() { // ends with the last start
 		for _, e := range exts {
 			if <-e.ready; e.err != nil {
-				e.notice("error", "%v", e.err)
+				h.tell(&Event{Type: "notice", Extension: e.Name, Level: "error", Manifest: filepath.Join(e.dir, "extension.json"), Text: e.err.Error(), Startup: true})
 			}
 		}
 		h.notify("session_start", "")
@@ -581,7 +586,7 @@ func (e *extension) logf(format string, values ...any) {
 
 // notice tells the client something about the extension. No lock may be held.
 func (e *extension) notice(level, format string, values ...any) {
-	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Fault: true, Text: fmt.Sprintf(format, values...)})
+	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Manifest: filepath.Join(e.dir, "extension.json"), Text: fmt.Sprintf(format, values...)})
 }
 
 // readFrames takes the frames of an extension until the pipe ends or is closed.
@@ -649,7 +654,10 @@ func (e *extension) frame(o object) {
 		e.host.mu.Lock()
 		e.acked = true
 		e.host.mu.Unlock()
-	case "submit": // for the interactive host
+	case "submit":
+		if e.host.interactive {
+			e.host.tell(&Event{Type: "ext_submit", Extension: e.Name, Text: o.text("text")})
+		}
 	default:
 		e.show(typ, o)
 	}

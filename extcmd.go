@@ -234,7 +234,7 @@ func printReport(t *tabwriter.Writer, r *extReport) {
 type doctor map[string]*findings
 
 func (d doctor) event(e *Event) {
-	if e.Type == "notice" && !e.Fault && e.Extension != "" {
+	if e.Type == "notice" && e.Manifest == "" && e.Extension != "" {
 		if d[e.Extension] == nil {
 			d[e.Extension] = new(findings)
 		}

@@ -184,7 +184,12 @@ func (o object) encode() []byte {
 }
 
 // textOf returns what a JSON string says, "" for any other value.
-func textOf(v []byte) string { return string(appendText(nil, v)) }
+func textOf(v []byte) string {
+	if len(v) >= 2 && v[0] == '"' && bytes.IndexByte(v, '\\') < 0 && utf8.Valid(v) {
+		return string(v[1 : len(v)-1])
+	}
+	return string(appendText(nil, v))
+}
 
 // appendText appends what a JSON string says, nothing for any other value.
 func appendText(dst, v []byte) []byte {
@@ -320,15 +325,20 @@ func endOfString(data []byte, i int) int {
 	if i >= len(data) || data[i] != '"' {
 		return -1
 	}
-	for i++; i < len(data); i++ {
-		switch data[i] {
-		case '"':
+	for start := i + 1; ; {
+		n := bytes.IndexByte(data[i+1:], '"')
+		if n < 0 {
+			return -1
+		}
+		i += 1 + n
+		escape := i // where the backslashes in front of the quote begin
+		for escape > start && data[escape-1] == '\\' {
+			escape--
+		}
+		if (i-escape)%2 == 0 {
 			return i + 1
-		case '\\':
-			i++
 		}
 	}
-	return -1
 }
 
 // isLiteral reports whether c occurs in numbers, true, false and null.

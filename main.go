@@ -43,7 +43,7 @@ const (
 
 // options are the command line.
 type options struct {
-	mode                      string // "rpc", "print", "json", "atomic", "atomic-json" or ""
+	mode                      string // "rpc", "print", "json", "atomic", "atomic-json" or "": the terminal host
 	provider, model           string
 	apiKey, baseURL           string
 	reasoning                 string
@@ -168,7 +168,7 @@ func (f flag) set(v string) error {
 // aliases are other spellings that programs pass.
 var aliases = map[string]string{"no-skills": "no-skill", "with-skill": "with-skills", "extension": "ext", "no-extensions": "no-ext", "thinking": "reasoning"}
 
-const helpHead = `zot runs a coding agent behind pipes.
+const helpHead = `zot runs a coding agent, in a terminal or behind pipes.
 
   zot -p "fix the failing test"        answer one prompt as text
   zot --json "fix the failing test"    ... as events, one JSON object a line
@@ -403,6 +403,7 @@ type setup struct {
 	model     *Model
 	skills    atomic.Pointer[[]promptFile] // replaced by a reload of the extensions
 	templates []promptFile
+	env       *toolEnv
 	builtins  []*tool // but for the one that loads skills
 	exts      []*extension
 	warnings  []string
@@ -583,10 +584,10 @@ func (s *setup) openSession() (err error) {
 		if err != nil {
 			return err
 		}
-		if o.resume {
+		if o.resume && o.mode != "" { // else the terminal host asks
 			return chooseSession(infos)
 		}
-		if len(infos) > 0 {
+		if len(infos) > 0 && !o.resume {
 			path = infos[0].path
 		}
 	}
@@ -618,9 +619,12 @@ func (a *Agent) begin(s *session) error {
 	if s.leafID() != "" {
 		return nil
 	}
-	_, err := s.append("model_change", `"provider":?,"modelId":?`, a.model.Provider, a.model.ID)
+	a.mu.Lock()
+	c := a.chosen()
+	a.mu.Unlock()
+	_, err := s.append("model_change", `"provider":?,"modelId":?`, c.model.Provider, c.model.ID)
 	if err == nil {
-		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(a.model, a.reasoning))
+		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(c.model, c.reasoning))
 	}
 	return err
 }
@@ -699,7 +703,8 @@ func (s *setup) client(m *Model) (provider, error) {
 
 // chooseTools makes the built-in tools and checks what the flags say of tools.
 func (s *setup) chooseTools() error {
-	all := builtinTools(&toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop})
+	s.env = &toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop}
+	all := builtinTools(s.env)
 	if s.model.API == "script" && s.model.ID != "demo" {
 		all = append(all, panicTool())
 	}
@@ -753,9 +758,17 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 			a.nobodyAnswers("--no-yolo asks before each tool call, and in this mode nobody can be asked. Start without it, or with --yolo.")
 		}
 	}
+	if s.mode == "" { // a person may be away for long, and may change their mind
+		a.approval = approval{timeout: 24 * time.Hour, allowed: map[string]bool{"*": !s.noYolo || s.yolo}, waiting: map[string]chan decision{}}
+	}
 	names := toolNames(s.builtins)
-	a.ext = &extHost{extPlaces: s.places(), found: func(exts []*extension) { warn(s.readSkills(exts)) }, ctx: ctx, tell: a.tell,
-		flush: func() { h.flush(ctx) }, started: make(chan struct{}), userGone: make(chan struct{}),
+	a.ext = &extHost{extPlaces: s.places(), ctx: ctx, tell: a.tell, flush: func() { h.flush(ctx) },
+		started: make(chan struct{}), userGone: make(chan struct{}), interactive: s.mode == "",
+		found: func(exts []*extension) {
+			for _, w := range s.readSkills(exts) {
+				a.tell(&Event{Type: "notice", Level: "warn", Text: w})
+			}
+		},
 		builtin: func(name string) bool {
 			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
 		},
@@ -777,6 +790,8 @@ func (s *setup) capabilities() []string {
 		return []string{"notify", "display", "insert", "panels", "confirm"}
 	case "json":
 		return []string{"notify", "display", "insert"}
+	case "":
+		return []string{"notify", "display", "insert", "panels", "confirm", "submit"}
 	}
 	return []string{"notify", "display"}
 }
@@ -852,6 +867,7 @@ func listModels(w io.Writer, all catalog) {
 type process struct {
 	agent  *Agent
 	out    *writer
+	leave  func() // gives the terminal back
 	cancel context.CancelCauseFunc
 	once   sync.Once
 }
@@ -860,8 +876,10 @@ var errShutdown = errors.New("zot was told to stop")
 
 // run starts the mode and does not return.
 func run(o *options, token string) {
-	if o.mode == "" && o.prompt == "" {
-		fail(errors.New(`nothing to do: zot -p "prompt" answers a prompt, zot rpc serves a client, zot --help tells more`))
+	if o.mode == "" && (o.stdin || !isTerminal(os.Stdin) || !isTerminal(os.Stdout) || os.Getenv("TERM") == "dumb") {
+		if o.mode = "print"; o.prompt == "" {
+			fail(errors.New(`this is no terminal to talk in: zot -p "prompt" answers a prompt, zot rpc serves a client, zot --help tells more`))
+		}
 	}
 	s, err := newSetup(o)
 	if err != nil {
@@ -874,22 +892,33 @@ func run(o *options, token string) {
 	signals := make(chan os.Signal, 1) // from before the first child is started
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	ctx, cancel := context.WithCancelCause(context.Background())
-	p := &process{cancel: cancel}
+	p := &process{cancel: cancel, leave: func() {}}
 	p.out = newWriter(stdout, func() { p.stop(exitNoPipe) })
 	view, atomic := &zotView{writer: p.out, opened: o.mode == "json"}, newAtomicView(p.out)
 	print := &printHost{writer: p.out, errs: newWriter(os.Stderr, func() {})}
 	var h host = print
+	var terminal *tui
 	switch o.mode {
 	case "rpc", "json":
 		h = view
 	case "atomic", "atomic-json":
 		h = atomic
+	case "":
+		if terminal, err = newTUI(s, os.Stdin, stdout); err != nil {
+			fail(fmt.Errorf("the terminal can not be used: %w", err))
+		}
+		h, p.leave = &terminal.inbox, terminal.close
 	}
 	if p.agent, err = s.agent(ctx, h); err != nil {
+		p.leave()
 		fail(err)
 	}
 	go func() { p.stop(128 + int((<-signals).(syscall.Signal))) }()
 	go watchReader(stdout, func() { p.stop(exitNoPipe) })
+	if terminal != nil {
+		terminal.run(p.agent)
+		p.exit(exitDone)
+	}
 	warn(s.warnings)
 	switch o.mode {
 	case "rpc":
@@ -1055,6 +1084,7 @@ func (p *process) exit(code int) {
 func (p *process) stop(code int) {
 	p.once.Do(func() {
 		p.cancel(errShutdown)
+		p.leave()
 		killed, idle := make(chan struct{}), make(chan struct{})
 		go func() { killAllGroups(250 * time.Millisecond); close(killed) }()
 		go func() { p.agent.worker.Wait(); close(idle) }()

@@ -164,7 +164,9 @@ func parseAgentMessage(raw json.RawMessage) (*Message, error) {
 		case "activate":
 			json.Unmarshal(value, &m.Activate)
 		case "details":
-			m.details = json.RawMessage(value)
+			if details, err := normalize(value); err == nil {
+				m.details = details
+			}
 		}
 	})
 	if !whole {
@@ -275,6 +277,18 @@ func parseAgentUsage(raw []byte) *Usage {
 	return u
 }
 
+// appendMessageOnce appends a message, which is encoded only once: for the
+// client. In a process it has one format.
+func appendMessageOnce(dst []byte, m *Message) []byte {
+	f := m.frame.Load()
+	if f == nil {
+		b := appendAgentMessage(nil, m)
+		f = &b
+		m.frame.Store(f)
+	}
+	return append(dst, *f...)
+}
+
 // appendAgentMessages appends an array of messages.
 func appendAgentMessages(dst []byte, messages []*Message) []byte {
 	dst = append(dst, '[')
@@ -282,7 +296,7 @@ func appendAgentMessages(dst []byte, messages []*Message) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendAgentMessage(dst, m)
+		dst = appendMessageOnce(dst, m)
 	}
 	return append(dst, ']')
 }

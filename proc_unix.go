@@ -4,12 +4,11 @@ package main
 
 import (
 	"bytes"
-	"maps"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -81,35 +80,29 @@ func reap() {
 // descent (setsid). seen keeps what was found: descent is lost when a parent
 // ends. Only Linux tells.
 func strays(pgid int, seen map[int]bool) (ids []int) {
-	children := map[int][]int{}
-	living, group := map[int]bool{}, map[int]int{}
-	seen[pgid] = true
+	type process struct{ parent, group, session int }
+	living := map[int]process{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
+		var p process
+		var state string
 		data, _ := os.ReadFile(path)
-		f := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])) // state, parent, group, session
-		if len(f) < 4 || f[0] == "Z" {
-			continue
-		}
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		parent, _ := strconv.Atoi(f[1])
-		group[pid], _ = strconv.Atoi(f[2])
-		children[parent] = append(children[parent], pid)
-		living[pid] = true
-		if f[3] == strconv.Itoa(pgid) {
-			seen[pid] = true
+		fmt.Sscan(string(data[bytes.LastIndexByte(data, ')')+1:]), &state, &p.parent, &p.group, &p.session)
+		if pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))); state != "" && state != "Z" {
+			living[pid] = p
 		}
 	}
-	for found := slices.Collect(maps.Keys(seen)); len(found) > 0; found = found[1:] {
-		for _, child := range children[found[0]] {
-			if !seen[child] {
-				seen[child] = true
-				found = append(found, child)
+	seen[pgid] = true
+	for grown := true; grown; {
+		grown = false
+		for pid, p := range living {
+			if !seen[pid] && (p.session == pgid || seen[p.parent]) {
+				seen[pid], grown = true, true
 			}
 		}
 	}
 	for pid := range seen {
-		if living[pid] && group[pid] != pgid {
+		if p, lives := living[pid]; lives && p.group != pgid {
 			ids = append(ids, pid)
 		}
 	}

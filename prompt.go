@@ -81,16 +81,7 @@ func projectDirs(cwd string) (dirs []string) {
 // readText reads a file that goes to the model: without byte order mark, lines
 // ending in \n, bad UTF-8 repaired.
 func readText(path string) (string, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return "", err
-	case !info.Mode().IsRegular(): // opening a FIFO would wait for its writer
-		return "", fmt.Errorf("%s is not a regular file", path)
-	case info.Size() > maxTextFile:
-		return "", fmt.Errorf("%s is larger than %d KiB", path, maxTextFile>>10)
-	}
-	data, err := os.ReadFile(path)
+	data, err := readRegular(path, maxTextFile)
 	text := strings.TrimPrefix(strings.ToValidUTF8(string(data), "\ufffd"), "\ufeff")
 	return strings.ReplaceAll(text, "\r\n", "\n"), err
 }
@@ -272,26 +263,19 @@ func isDir(path string) bool {
 
 // skillTool is the tool by which the model loads one of the skills.
 func skillTool(skills []promptFile) *tool {
-	return &tool{
-		name:        "skill",
-		description: "Load the instructions of one of the available skills.",
-		schema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string",` +
-			`"description":"name of the skill"}},"required":["name"]}`),
-		readOnly: true,
-		run: func(_ context.Context, c *toolCall) toolResult {
-			args, _ := parseObject(c.args) // the agent has checked that it is one
-			name, err := args.str("name")
-			if err != nil {
-				return errorResult("bad arguments: " + err.Error())
-			}
+	t := newTool("skill", "Load the instructions of one of the available skills.",
+		`{"type":"object","properties":{"name":{"type":"string","description":"name of the skill"}},"required":["name"]}`,
+		func(_ context.Context, a *arguments, _ func(string)) (r toolResult, err error) {
+			name := a.str("name")
 			for _, s := range skills {
 				if s.name == name {
-					return toolResult{content: []Block{{Type: "text", Text: s.body}}}
+					return textResult("%s", s.body), nil
 				}
 			}
-			return errorResult(fmt.Sprintf("no skill is named %q: take a name from the list of available skills", name))
-		},
-	}
+			return r, fmt.Errorf("no skill is named %q: take a name from the list of available skills", name)
+		})
+	t.readOnly = true
+	return t
 }
 
 // expand replaces `/skill:name args` and `/template args` by what they stand

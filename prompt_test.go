@@ -294,8 +294,8 @@ func TestSkillTool(t *testing.T) {
 	}{
 		{`{"name":"s"}`, "References are relative to " + filepath.Join(cwd, ".zot", "skills", "s") + ".\n\n# Do\nit", false},
 		{`{"name":"x"}`, `no skill is named "x"`, true},
-		{`{}`, `no skill is named ""`, true},
-		{`{"name":7}`, `bad arguments: "name" must be a string, not a number`, true},
+		{`{}`, `Validation failed for tool "skill": "name" is missing`, true},
+		{`{"name":7}`, `Validation failed for tool "skill": "name" must be a string, not a number`, true},
 	} {
 		r := tool.run(context.Background(), &toolCall{args: json.RawMessage(c.args)})
 		if r.isError != c.isError || len(r.content) != 1 || !strings.HasPrefix(r.content[0].Text, c.want) {

@@ -18,7 +18,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -41,38 +40,46 @@ func zotLevels(levels []string) []string {
 	return strings.Split(strings.Replace(strings.Join(levels, " "), "minimal", "minimum", 1), " ")
 }
 
-// Model is one entry of the catalog.
+// Model is one entry of the catalog: a line of models.txt, which the user's
+// models.json may change.
 type Model struct {
-	Provider, ID, Name       string
-	API                      string // anthropic-messages, openai-completions, openai-responses, script
-	BaseURL                  string
-	ContextWindow, MaxOutput int // tokens; 0 when unknown
-	Vision                   bool
-	Price                    price
-	Above                    *tier             // dearer prices for large inputs
-	Levels                   map[string]string // supported reasoning level -> the vendor's word; empty: no reasoning
+	Provider      string `json:"-"`
+	ID, Name      string
+	API           string `json:"-"` // anthropic-messages, openai-completions, openai-responses, script
+	BaseURL       string
+	ContextWindow int // tokens; 0 when unknown
+	MaxOutput     int `json:"maxTokens"` // tokens; 0 when unknown
+	Vision        bool
+	Price
+	Above  *tier             // dearer prices for large inputs
+	Levels map[string]string // supported reasoning level -> the vendor's word; empty: no reasoning
 
 	Adaptive    bool   // Anthropic: thinking is adaptive, set by an effort
 	NoSignature bool   // Anthropic: unsigned thinking may go back
-	Thinking    string // Chat: how reasoning is switched, see models.txt
-	Effort      bool   // Chat: with Thinking, the level goes as reasoning_effort
+	Thinking    string // Chat: reasoning is switched by thinking.type or reasoning.enabled, set by reasoning.effort, or none; "": by reasoning_effort
+	Effort      bool   // Chat: with Thinking, the level goes as reasoning_effort and the switch is only sent for off
 	Echo        bool   // Chat: reasoning_content goes back with tool calls
 	Kimi        bool   // Chat: tools activated later are sent in their place
 }
 
-// price is in US dollars per million tokens.
-type price struct{ Input, Output, CacheRead, CacheWrite float64 }
+// Price is in US dollars per million tokens.
+type Price struct {
+	Input      float64 `json:"priceInput"`
+	Output     float64 `json:"priceOutput"`
+	CacheRead  float64 `json:"priceCacheRead"`
+	CacheWrite float64 `json:"priceCacheWrite"`
+}
 
 type tier struct {
-	tokens int // input, cache reads and writes together
-	price
+	Tokens int // input, cache reads and writes together
+	Price
 }
 
 // cost prices one call.
 func (m *Model) cost(u *Usage) Cost {
 	p := m.Price
-	if m.Above != nil && u.Input+u.CacheRead+u.CacheWrite > m.Above.tokens {
-		p = m.Above.price
+	if m.Above != nil && u.Input+u.CacheRead+u.CacheWrite > m.Above.Tokens {
+		p = m.Above.Price
 	}
 	c := Cost{
 		Input:      float64(u.Input) * p.Input / 1e6,
@@ -92,12 +99,9 @@ func (m *Model) clamp(level string) string {
 		return level // that router clamps by itself
 	}
 	i := slices.Index(reasoningLevels, level)
-	for j := i; j >= 0; j-- {
-		if _, ok := m.Levels[reasoningLevels[j]]; ok {
-			return reasoningLevels[j]
-		}
-	}
-	for _, l := range reasoningLevels[i+1:] {
+	nearest := slices.Clone(reasoningLevels[:i+1])
+	slices.Reverse(nearest)
+	for _, l := range append(nearest, reasoningLevels[i+1:]...) {
 		if _, ok := m.Levels[l]; ok {
 			return l
 		}
@@ -105,27 +109,38 @@ func (m *Model) clamp(level string) string {
 	return ""
 }
 
-// providerInfo is one provider of the catalog.
+// providerInfo is one provider of the catalog: a [names] line of models.txt.
 type providerInfo struct {
-	Name, API, BaseURL string
-	EnvKeys            []string // variables that may hold the key
-	Default            string   // default model id
-	AnyModel           bool     // ids outside the catalog are accepted
-	thinking           string   // Thinking of models outside the catalog
-	table              string   // lines of models.txt that were not read yet
-	list               []*Model // see models
+	Name         string `json:"-"`
+	API, BaseURL string
+	APIKeyEnv    string   // variables that may hold the key, with commas between them
+	Default      string   // default model id
+	AnyModel     bool     // ids outside the catalog are accepted
+	Thinking     string   // of models outside the catalog
+	table        string   // lines of models.txt that were not read yet
+	list         []*Model // see models
 }
 
 // models lists the provider's models. The table of a provider is only read when
 // it is asked for: most processes need one.
 func (p *providerInfo) models() []*Model {
 	for line := range strings.Lines(p.table) {
-		if f := strings.Fields(line); len(f) > 0 {
-			p.list = append(p.list, parseModel(p, f))
+		if line != "\n" {
+			m := &Model{Provider: p.Name, API: p.API, BaseURL: p.BaseURL}
+			decodeCatalog(line, m)
+			m.Name = m.ID
+			p.list = append(p.list, m)
 		}
 	}
 	p.table = ""
 	return p.list
+}
+
+// decodeCatalog reads a piece of models.txt; a test reads all of it.
+func decodeCatalog(text string, v any) {
+	if err := json.Unmarshal([]byte(text), v); err != nil {
+		panic("models.txt: " + err.Error() + ": " + text)
+	}
 }
 
 // model finds a model by id. The error lists what exists.
@@ -136,7 +151,7 @@ func (p *providerInfo) model(id string) (*Model, error) {
 		}
 	}
 	if p.AnyModel && id != "" {
-		return &Model{Provider: p.Name, ID: id, Name: id, API: p.API, BaseURL: p.BaseURL, Vision: true, Thinking: p.thinking}, nil
+		return &Model{Provider: p.Name, ID: id, Name: id, API: p.API, BaseURL: p.BaseURL, Vision: true, Thinking: p.Thinking}, nil
 	}
 	var ids []string
 	for _, m := range p.models() {
@@ -171,167 +186,75 @@ func loadCatalog(home string) (catalog, error) {
 	_, sections, _ := strings.Cut(modelsTable, "\n[")
 	for section := range strings.SplitSeq(sections, "\n[") {
 		head, table, _ := strings.Cut(section, "\n")
-		c = append(c, parseProvider(c, strings.Fields(head), table))
+		names, fields, _ := strings.Cut(head, "]")
+		for name := range strings.FieldsSeq(names) {
+			p := &providerInfo{Name: name, table: table}
+			decodeCatalog(fields, p)
+			c = append(c, p)
+		}
 	}
-	c = append(c, scriptCatalog())
 	return c.merge(filepath.Join(home, "models.json"))
-}
-
-// parseProvider reads a [name] key=value... line of models.txt, its bracket
-// gone.
-func parseProvider(c catalog, f []string, table string) *providerInfo {
-	p := &providerInfo{Name: strings.TrimSuffix(f[0], "]"), table: table}
-	for _, kv := range f[1:] {
-		k, v, _ := strings.Cut(kv, "=")
-		switch k {
-		case "same":
-			other, _ := c.provider(v)
-			name := p.Name
-			*p = *other
-			p.Name = name
-		case "api":
-			p.API = v
-		case "base":
-			p.BaseURL = v
-		case "env":
-			p.EnvKeys = strings.Split(v, ",")
-		case "default":
-			p.Default = v
-		case "any":
-			p.AnyModel = true
-		case "thinking":
-			p.thinking = v
-		}
-	}
-	return p
-}
-
-// parseModel reads a model line of models.txt; a test reads every line.
-func parseModel(p *providerInfo, f []string) *Model {
-	num := func(s string) float64 {
-		scale := 1.0
-		if t := strings.TrimRight(s, "kM"); t != s {
-			scale = map[string]float64{"k": 1e3, "M": 1e6}[s[len(t):]]
-			s = t
-		}
-		v, err := strconv.ParseFloat(s, 64)
-		if err != nil {
-			panic("models.txt: " + f[0] + ": " + err.Error())
-		}
-		return v * scale
-	}
-	m := &Model{Provider: p.Name, ID: f[0], Name: f[0], API: p.API, BaseURL: p.BaseURL,
-		ContextWindow: int(num(f[1])), MaxOutput: int(num(f[2])),
-		Price: price{num(f[3]), num(f[4]), num(f[5]), num(f[6])}}
-	if f[7] != "-" {
-		m.Levels = map[string]string{}
-		for l := range strings.SplitSeq(f[7], ",") {
-			name, value, ok := strings.Cut(l, "=")
-			if !ok {
-				value = name
-			}
-			m.Levels[name] = value
-		}
-	}
-	for _, flag := range f[8:] {
-		k, v, _ := strings.Cut(flag, "=")
-		switch k {
-		case "vision":
-			m.Vision = true
-		case "adaptive":
-			m.Adaptive = true
-		case "nosignature":
-			m.NoSignature = true
-		case "thinking":
-			m.Thinking = v
-		case "effort":
-			m.Effort = true
-		case "echo":
-			m.Echo = true
-		case "kimi":
-			m.Kimi = true
-		case "above":
-			t := strings.Split(v, ":")
-			m.Above = &tier{int(num(t[0])), price{num(t[1]), num(t[2]), num(t[3]), num(t[4])}}
-		default:
-			panic("models.txt: " + f[0] + ": unknown flag " + flag)
-		}
-	}
-	return m
 }
 
 // merge adds the providers and models of the user's models.json. A provider or
 // model that exists is changed only in the fields that the file gives.
 func (c catalog) merge(path string) (catalog, error) {
 	type userModel struct {
-		ID, Name, BaseURL string
-		ContextWindow     int
-		MaxTokens         int
-		Reasoning         *bool
-		PriceInput        *float64
-		PriceOutput       *float64
-		PriceCacheRead    *float64
-		PriceCacheWrite   *float64
+		Model
+		Reasoning *bool
 	}
-	var file struct {
+	var typed struct { // finds the errors, with their place
 		Providers map[string]struct {
-			API, BaseURL, APIKeyEnv string
-			Models                  []userModel
+			providerInfo
+			Models []userModel
 		}
 	}
-	if err := readJSONFile(path, &file); err != nil {
+	var file struct { // is decoded onto what exists
+		Providers map[string]json.RawMessage
+	}
+	if err := cmp.Or(readJSONFile(path, &typed), readJSONFile(path, &file)); err != nil {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(file.Providers)) {
-		u := file.Providers[name]
 		p, err := c.provider(name)
 		if err != nil {
 			p = &providerInfo{Name: name, API: "openai-completions"}
 			c = append(c, p)
 		}
-		p.API, p.BaseURL = cmp.Or(u.API, p.API), cmp.Or(u.BaseURL, p.BaseURL)
-		if !slices.Contains([]string{"anthropic-messages", "openai-completions", "openai-responses"}, p.API) {
+		known := p.models()
+		json.Unmarshal(file.Providers[name], p)
+		script := p.API == "script" // for tests: needs no address
+		if !script && !slices.Contains([]string{"anthropic-messages", "openai-completions", "openai-responses"}, p.API) {
 			return nil, fmt.Errorf("%s: provider %q: \"api\" must be anthropic-messages, openai-completions or openai-responses, not %q", path, name, p.API)
 		}
-		if p.BaseURL == "" {
+		if p.BaseURL == "" && !script {
 			return nil, fmt.Errorf("%s: provider %q has no \"baseUrl\"", path, name)
 		}
-		if u.APIKeyEnv != "" {
-			p.EnvKeys = []string{u.APIKeyEnv}
-		}
-		for _, m := range p.models() {
+		for _, m := range known {
 			m.API, m.BaseURL = p.API, p.BaseURL
 		}
-		for i, um := range u.Models {
+		var raw struct{ Models []json.RawMessage }
+		json.Unmarshal(file.Providers[name], &raw)
+		for i, um := range typed.Providers[name].Models {
 			if um.ID == "" {
 				return nil, fmt.Errorf("%s: provider %q: models[%d] has no \"id\"", path, name, i)
 			}
 			at := slices.IndexFunc(p.list, func(m *Model) bool { return m.ID == um.ID })
 			if at < 0 {
 				at = len(p.list)
-				p.list = append(p.list, &Model{Provider: name, ID: um.ID, Name: um.ID, API: p.API, Vision: true, Thinking: p.thinking})
+				p.list = append(p.list, &Model{Provider: name, Name: um.ID, API: p.API, BaseURL: p.BaseURL, Vision: true, Thinking: p.Thinking})
 			}
 			m := p.list[at]
-			m.Name = cmp.Or(um.Name, m.Name)
-			m.BaseURL = cmp.Or(um.BaseURL, p.BaseURL)
-			m.ContextWindow = cmp.Or(um.ContextWindow, m.ContextWindow)
-			m.MaxOutput = cmp.Or(um.MaxTokens, m.MaxOutput)
+			json.Unmarshal(raw.Models[i], m)
 			if um.Reasoning != nil && !*um.Reasoning {
 				m.Levels = nil
 			} else if um.Reasoning != nil && m.Levels == nil {
 				m.Levels = map[string]string{"off": "off", "low": "low", "medium": "medium", "high": "high"}
 			}
-			for _, v := range []struct {
-				from *float64
-				to   *float64
-			}{{um.PriceInput, &m.Price.Input}, {um.PriceOutput, &m.Price.Output}, {um.PriceCacheRead, &m.Price.CacheRead}, {um.PriceCacheWrite, &m.Price.CacheWrite}} {
-				if v.from == nil {
-					continue
+			for _, dollars := range []float64{m.Price.Input, m.Price.Output, m.Price.CacheRead, m.Price.CacheWrite} {
+				if dollars < 0 || dollars > 1e9 {
+					return nil, fmt.Errorf("%s: provider %q: model %q: %g is no price in dollars per million tokens", path, name, um.ID, dollars)
 				}
-				if *v.from < 0 || *v.from > 1e9 {
-					return nil, fmt.Errorf("%s: provider %q: model %q: %g is no price in dollars per million tokens", path, name, um.ID, *v.from)
-				}
-				*v.to = *v.from
 			}
 			p.Default = cmp.Or(p.Default, m.ID)
 		}
@@ -342,7 +265,7 @@ func (c catalog) merge(path string) (catalog, error) {
 // readJSONFile decodes a JSON file of the user's into v. A missing file
 // changes nothing; a broken one is an error with its line.
 func readJSONFile(path string, v any) error {
-	data, err := readRegular(path)
+	data, err := readRegular(path, maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -361,15 +284,20 @@ func readJSONFile(path string, v any) error {
 	return err
 }
 
-// readRegular reads a file, but nothing that could be waited for: a FIFO or a
-// device.
-func readRegular(path string) ([]byte, error) {
+// maxConfig is how large a file of the user's may be that we read.
+const maxConfig = 64 << 20
+
+// readRegular reads a file of at most limit bytes, but nothing that could be
+// waited for: a FIFO or a device.
+func readRegular(path string, limit int64) ([]byte, error) {
 	info, err := os.Stat(path)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if !info.Mode().IsRegular() {
+	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a regular file", path)
+	case info.Size() > limit:
+		return nil, fmt.Errorf("%s is larger than %d KiB", path, limit>>10)
 	}
 	return os.ReadFile(path)
 }
@@ -387,7 +315,7 @@ func credential(p *providerInfo, flag, home string) (string, error) {
 	if flag != "" {
 		return flag, nil
 	}
-	for _, name := range p.EnvKeys {
+	for name := range strings.SplitSeq(p.APIKeyEnv, ",") {
 		if v := os.Getenv(name); v != "" {
 			return v, nil
 		}
@@ -406,8 +334,8 @@ func credential(p *providerInfo, flag, home string) (string, error) {
 		return "", nil
 	}
 	how := "put it into " + path
-	if len(p.EnvKeys) > 0 {
-		how = "set " + strings.Join(p.EnvKeys, " or ") + ", or " + how
+	if p.APIKeyEnv != "" {
+		how = "set " + strings.ReplaceAll(p.APIKeyEnv, ",", " or ") + ", or " + how
 	}
 	return "", fmt.Errorf("no API key for provider %s: %s as {%q: {\"api_key\": \"...\"}}", p.Name, how, p.Name)
 }
@@ -469,6 +397,19 @@ func sendable(m *Model, content []Block) (blocks []Block) {
 		}
 	}
 	return blocks
+}
+
+// appendParts appends texts and images by a wire format's templates: an image's
+// has a ? for its type and one for its base64, both within quotes.
+func appendParts(dst []byte, blocks []Block, text, image string) []byte {
+	for _, b := range blocks {
+		if b.Type == "image" {
+			dst = appendJSON(dst, image, []byte(b.MimeType), []byte(b.Data))
+		} else {
+			dst = appendJSON(dst, text, b.Text)
+		}
+	}
+	return dst
 }
 
 // split joins the texts of a message and lists its images.

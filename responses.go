@@ -15,48 +15,32 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strings"
 )
 
-type responsesWire struct{}
+var responsesWire = wireFormat{"/responses", bearer, responsesBody, func(a *assembler) streamParser { return &responsesParser{a: a} }}
 
-func (responsesWire) endpoint(base, key string, _ *request, h http.Header) string {
-	if key != "" {
-		h.Set("Authorization", "Bearer "+key)
-	}
-	return strings.TrimRight(base, "/") + "/responses"
-}
-
-// body has the conversation last, so that two requests of a session are the
+// responsesBody has the conversation last, so that two requests of a session are the
 // same up to the first new item.
-func (responsesWire) body(r *request) [][]byte {
+func responsesBody(r *request) [][]byte {
 	key := fmt.Sprintf("responses %s %s %t", r.model.Provider, r.model.ID, r.model.Vision)
-	separator := []byte(",")
-	parts := append(make([][]byte, 0, 2*len(r.messages)+2), responsesHead(r))
-	add := func(item []byte) {
-		if len(item) == 0 {
-			return
-		}
-		if len(parts) > 1 {
-			parts = append(parts, separator)
-		}
-		parts = append(parts, item)
-	}
+	parts := append(make([][]byte, 0, len(r.messages)+2), responsesHead(r))
 	var images [][]byte // of tool results; they follow the last result of a message's calls
 	for i, m := range r.messages {
 		if m.wire.key != key {
 			m.wire = encoded{key, encodeResponses(r.model, m)}
 		}
-		add(m.wire.part[0])
+		parts = append(parts, m.wire.part[0])
 		images = append(images, m.wire.part[1])
 		if i+1 == len(r.messages) || r.messages[i+1].Role != "tool" {
-			for _, message := range images {
-				add(message)
-			}
+			parts = append(parts, images...)
 			images = images[:0]
 		}
+	}
+	parts = slices.DeleteFunc(parts, func(part []byte) bool { return len(part) == 0 })
+	if len(parts) > 1 {
+		parts[1] = parts[1][1:] // the first item has no comma before it
 	}
 	return append(parts, []byte("]}"))
 }
@@ -90,6 +74,7 @@ func responsesHead(r *request) []byte {
 
 // encodeResponses encodes a message: its input items and, of a tool result,
 // the user message with the result's images, since an output is text only.
+// Each item stands behind a comma.
 func encodeResponses(model *Model, m *Message) (part [2][]byte) {
 	switch m.Role {
 	case "assistant":
@@ -97,7 +82,7 @@ func encodeResponses(model *Model, m *Message) (part [2][]byte) {
 	case "tool":
 		id := wireID(m.CallID, wordID)
 		text, images := splitResult(model, m.Content)
-		part[0] = appendJSON(nil, `{"type":"function_call_output","call_id":?,"output":?}`, id, text)
+		part[0] = appendJSON(nil, `,{"type":"function_call_output","call_id":?,"output":?}`, id, text)
 		if images != nil {
 			title := Block{Type: "text", Text: "The result of " + m.ToolName + " (call " + id + ") has these images:"}
 			part[1] = responsesUser(model, append([]Block{title}, images...))
@@ -110,17 +95,11 @@ func encodeResponses(model *Model, m *Message) (part [2][]byte) {
 
 // responsesUser encodes a user message; nil when there is nothing in it.
 func responsesUser(model *Model, content []Block) (b []byte) {
-	for _, c := range sendable(model, content) {
-		if c.Type == "image" {
-			b = appendJSON(comma(b), `{"type":"input_image","detail":"auto","image_url":?}`, "data:"+c.MimeType+";base64,"+c.Data)
-		} else {
-			b = appendJSON(comma(b), `{"type":"input_text","text":?}`, c.Text)
-		}
-	}
+	b = appendParts(nil, sendable(model, content), `,{"type":"input_text","text":?}`, `,{"type":"input_image","detail":"auto","image_url":"data:?;base64,?"}`)
 	if b == nil {
 		return nil
 	}
-	return appendJSON(nil, `{"type":"message","role":"user","content":[?]}`, b)
+	return appendJSON(nil, `,{"type":"message","role":"user","content":[?]}`, b[1:])
 }
 
 // reasoningItem is how the Signature of a thinking block begins that was made
@@ -134,16 +113,16 @@ func responsesItems(model *Model, m *Message) (b []byte) {
 	for _, c := range m.Content {
 		switch {
 		case c.Type == "thinking" && own && strings.HasPrefix(c.Signature, reasoningItem):
-			b = append(comma(b), c.Signature...)
+			b = append(append(b, ','), c.Signature...)
 			continue
 		case c.Type == "text" && !blank(c.Text):
-			b = appendJSON(comma(b), `{"type":"message","role":"assistant","content":[{"type":"output_text","text":?}]`, c.Text)
+			b = appendJSON(b, `,{"type":"message","role":"assistant","content":[{"type":"output_text","text":?}]`, c.Text)
 			if own && c.Signature != "" {
 				b = appendJSON(b, `,"phase":?`, c.Signature)
 			}
 			b = append(b, '}')
 		case c.Type == "tool_call":
-			b = appendJSON(comma(b), `{"type":"function_call","call_id":?,"name":?,"arguments":?}`, wireID(c.ID, wordID), wireToolName(c.Name), string(c.Args))
+			b = appendJSON(b, `,{"type":"function_call","call_id":?,"name":?,"arguments":?}`, wireID(c.ID, wordID), wireToolName(c.Name), string(c.Args))
 		default:
 			continue
 		}
@@ -151,8 +130,6 @@ func responsesItems(model *Model, m *Message) (b []byte) {
 	}
 	return b[:whole]
 }
-
-func (responsesWire) parser(a *assembler) streamParser { return &responsesParser{a: a} }
 
 // responsesParser assembles the output items of one response.
 type responsesParser struct {
@@ -422,8 +399,7 @@ func responsesUsage(usage []byte) *Usage {
 	u := &Usage{Output: count(v[1]), CacheRead: count(get(v[2], "cached_tokens")), CacheWrite: count(get(v[2], "cache_write_tokens"))}
 	u.Input = max(0, count(v[0])-u.CacheRead-u.CacheWrite)
 	if reasoning := get(v[3], "reasoning_tokens"); reasoning != nil {
-		n := count(reasoning)
-		u.Reasoning = &n
+		u.Reasoning = new(count(reasoning))
 	}
 	return u
 }

@@ -18,7 +18,7 @@ func responsesModel(t testing.TB) *Model {
 
 func decodeResponses(t *testing.T, r io.Reader) (*Message, error) {
 	t.Helper()
-	return decodeStream(t, responsesWire{}, &request{model: &Model{Provider: "openai", ID: "gpt-5.4"}}, r)
+	return decodeStream(t, responsesWire, &request{model: &Model{Provider: "openai", ID: "gpt-5.4"}}, r)
 }
 
 func TestResponsesRecorded(t *testing.T) {
@@ -322,7 +322,7 @@ func TestResponsesBody(t *testing.T) {
 	r := &request{model: m, system: "Be brief.", tools: responsesToolList(), messages: responsesTalk(m), reasoning: "high"}
 	check := func(r *request, head string, items ...string) {
 		t.Helper()
-		got := string(wireBody(responsesWire{}, r))
+		got := string(wireBody(responsesWire, r))
 		if want := head + strings.Join(items, ",") + "]}"; got != want {
 			t.Errorf("%s\nwant\n%s", got, want)
 		}
@@ -351,7 +351,7 @@ func TestResponsesImageOnlyResult(t *testing.T) {
 		{Role: "tool", CallID: "b", ToolName: "read", Content: []Block{{Type: "image", MimeType: "image/png", Data: "BBBB"}}},
 		{Role: "assistant", Content: []Block{{Type: "text", Text: "Nice."}}},
 		{Role: "tool", CallID: "c", ToolName: "read"}}}
-	body := string(wireBody(responsesWire{}, r))
+	body := string(wireBody(responsesWire, r))
 	at := -1
 	for _, part := range []string{`"call_id":"a","output":"(image below)"`, `"call_id":"b","output":"(image below)"`,
 		"base64,AAAA", "base64,BBBB", "Nice.", `"call_id":"c","output":"(no output)"`} {
@@ -380,14 +380,14 @@ func TestResponsesHead(t *testing.T) {
 		{"xai", "grok-4.5", "low", 0, `"effort":"low"`, `max_output_tokens`},
 	} {
 		m := catalogModel(t, c.provider, c.model, "")
-		body := string(wireBody(responsesWire{}, &request{model: m, reasoning: c.level, maxTokens: c.maxTokens, messages: []*Message{userText("hi")}}))
+		body := string(wireBody(responsesWire, &request{model: m, reasoning: c.level, maxTokens: c.maxTokens, messages: []*Message{userText("hi")}}))
 		if !strings.Contains(body, c.has) || c.lacks != "" && strings.Contains(body, c.lacks) {
 			t.Errorf("%s %q: %s", c.model, c.level, body)
 		}
 	}
 	m := responsesModel(t)
 	m.Levels = map[string]string{"off": "off", "low": "low"} // a model of the user's
-	if body := string(wireBody(responsesWire{}, &request{model: m})); strings.Contains(body, `"reasoning":`) {
+	if body := string(wireBody(responsesWire, &request{model: m})); strings.Contains(body, `"reasoning":`) {
 		t.Errorf("%s", body)
 	}
 }
@@ -475,12 +475,12 @@ data: {"type":"response.completed","response":{"status":"completed"}}
 	if want := []string{"start 0 ", "delta 0 é\u2028", "end 0 ", "start 1 ", "delta 1 {\"path\":\"\ufffd\"}", "end 1 "}; !reflect.DeepEqual(deltas, want) {
 		t.Errorf("deltas %q", deltas)
 	}
-	before := wireBody(responsesWire{}, r)
+	before := wireBody(responsesWire, r)
 	r.messages = append(r.messages, msg, &Message{Role: "tool", CallID: "call_1", ToolName: "read", Content: []Block{{Type: "text", Text: "text"}}})
 	if msg, _, err = callModel(t, r); err != nil || messageText(msg, "text") != "ok" {
 		t.Fatal(err)
 	}
-	if after := wireBody(responsesWire{}, r); !bytes.HasPrefix(after, bytes.TrimSuffix(before, []byte("]}"))) {
+	if after := wireBody(responsesWire, r); !bytes.HasPrefix(after, bytes.TrimSuffix(before, []byte("]}"))) {
 		t.Errorf("%s\nis not continued by\n%s", before, after)
 	}
 	if got := strictResponses(t, d.sent(1)); !reflect.DeepEqual(got, []string{"message", "message"}) {
@@ -512,12 +512,12 @@ func longTalk(m *Model, n int) []*Message {
 func TestResponsesHistoryIsKept(t *testing.T) {
 	m := responsesModel(t)
 	r := &request{model: m, messages: longTalk(m, 2000)}
-	first := wireBody(responsesWire{}, r)
+	first := wireBody(responsesWire, r)
 	kept := &r.messages[0].wire.part[0][0]
-	if allocs := testing.AllocsPerRun(3, func() { wireBody(responsesWire{}, r) }); allocs > 30 {
+	if allocs := testing.AllocsPerRun(3, func() { wireBody(responsesWire, r) }); allocs > 30 {
 		t.Errorf("%.0f allocations for a history that is encoded", allocs)
 	}
-	if &r.messages[0].wire.part[0][0] != kept || !bytes.Equal(first, wireBody(responsesWire{}, r)) {
+	if &r.messages[0].wire.part[0][0] != kept || !bytes.Equal(first, wireBody(responsesWire, r)) {
 		t.Error("the history was encoded again")
 	}
 }
@@ -525,10 +525,10 @@ func TestResponsesHistoryIsKept(t *testing.T) {
 func BenchmarkResponsesBody(b *testing.B) {
 	m := responsesModel(b)
 	r := &request{model: m, messages: longTalk(m, 2000)}
-	b.SetBytes(int64(len(wireBody(responsesWire{}, r))))
+	b.SetBytes(int64(len(wireBody(responsesWire, r))))
 	b.ReportAllocs()
 	for b.Loop() {
-		wireBody(responsesWire{}, r)
+		wireBody(responsesWire, r)
 	}
 }
 
@@ -536,7 +536,7 @@ var responsesDeltaEvent = []byte(`{"type":"response.output_text.delta","content_
 
 func BenchmarkResponsesDelta(b *testing.B) {
 	a := &assembler{msg: &Message{}, on: func(delta) {}}
-	p := responsesWire{}.parser(a)
+	p := responsesWire.parser(a)
 	b.SetBytes(int64(len(responsesDeltaEvent)))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -11,6 +11,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
@@ -27,6 +28,7 @@ import (
 type command struct {
 	id   json.RawMessage // nil when absent
 	name string
+	ctx  context.Context // Atomic protocol: ends with an abort that comes behind it
 	object
 }
 
@@ -99,7 +101,7 @@ func serve(in io.Reader, idle func(), handle func(*command, error) (stop bool)) 
 func parseCommand(line []byte) (*command, error) {
 	o, err := parseObject(line)
 	if err != nil {
-		return &command{name: "parse"}, fmt.Errorf("failed to parse command: %w", err)
+		return &command{name: "parse"}, fmt.Errorf("Failed to parse command: %w", err)
 	}
 	c := &command{object: o, name: "parse"}
 	if o.has("id") {

@@ -16,7 +16,7 @@
 //	error 429 after=3s Slow down ... and asks to wait
 //	cut                          the connection breaks
 //	hang                         nothing more comes until the run is aborted
-//	repeat 1000 text x           a step many times
+//	repeat 1000 text x           a step many times, also another repeat
 //
 // The model id is the path of a script (relative to where zot was started), or
 // "demo". A model call for which there is no turn fails. With a script there is a
@@ -34,12 +34,6 @@ import (
 	"time"
 )
 
-func scriptCatalog() *providerInfo {
-	return &providerInfo{Name: "script", API: "script", Default: "demo", AnyModel: true,
-		list: []*Model{{Provider: "script", ID: "demo", Name: "demo", API: "script", ContextWindow: 200_000, MaxOutput: 8192, Vision: true,
-			Levels: map[string]string{"off": "off", "minimal": "minimal", "low": "low", "medium": "medium", "high": "high"}}}}
-}
-
 // scriptProvider answers call after call with turn after turn.
 type scriptProvider struct {
 	path  string
@@ -50,163 +44,159 @@ type scriptProvider struct {
 // step does one line of a script to the answer in a.
 type step func(ctx context.Context, r *request, a *assembler) error
 
-// do takes the step, unless ctx has ended.
-func (st step) do(ctx context.Context, r *request, a *assembler) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return st(ctx, r, a)
-}
-
 // newScript reads a script file, or returns the built-in demo.
 func newScript(model string) (provider, error) {
 	if model == "demo" {
 		return demo{}, nil
 	}
-	data, err := readRegular(model)
+	data, err := readRegular(model, maxConfig)
 	if err != nil {
 		return nil, fmt.Errorf("the model of --provider script is \"demo\" or a script file: %w", err)
 	}
-	s := &scriptProvider{path: model}
+	turns, err := parseScript(model, string(data))
+	return &scriptProvider{path: model, turns: turns}, err
+}
+
+// parseScript returns the steps of each turn.
+func parseScript(path, text string) (turns [][]step, err error) {
 	n := 0
-	for line := range strings.Lines(string(data)) {
+	for line := range strings.Lines(text) {
 		n++
 		line = strings.TrimSpace(line)
 		switch {
 		case line == "" || line[0] == '#':
 		case line == "turn":
-			s.turns = append(s.turns, nil)
-		case len(s.turns) == 0:
-			return nil, fmt.Errorf("%s:%d: a script begins with \"turn\"", model, n)
+			turns = append(turns, nil)
+		case len(turns) == 0:
+			return nil, fmt.Errorf("%s:%d: a script begins with \"turn\"", path, n)
 		default:
-			st, err := parseStep(line)
+			steps, err := parseStep(line)
 			if err != nil {
-				return nil, fmt.Errorf("%s:%d: %w", model, n, err)
+				return nil, fmt.Errorf("%s:%d: %w", path, n, err)
 			}
-			last := len(s.turns) - 1
-			s.turns[last] = append(s.turns[last], st)
+			turns[len(turns)-1] = append(turns[len(turns)-1], steps...)
 		}
 	}
-	return s, nil
+	return turns, nil
 }
 
-func parseStep(line string) (step, error) {
+var stopReasons = []string{"end_turn", "tool_use", "length", "pause_turn"}
+
+// parseStep reads a line: one step, or with repeat many.
+func parseStep(line string) (steps []step, err error) {
 	verb, arg, _ := strings.Cut(line, " ")
 	arg = strings.TrimSpace(arg)
+	var do step
 	switch verb {
 	case "text", "think":
 		if strings.HasPrefix(arg, `"`) {
-			if err := json.Unmarshal([]byte(arg), &arg); err != nil {
-				return nil, fmt.Errorf("%s: %w", verb, err)
-			}
+			err = json.Unmarshal([]byte(arg), &arg)
 		}
 		kind := map[string]string{"text": "text", "think": "thinking"}[verb]
-		return func(_ context.Context, _ *request, a *assembler) error { a.add(a.last(kind), []byte(arg)); return nil }, nil
+		do = func(_ context.Context, _ *request, a *assembler) error { a.add(a.last(kind), []byte(arg)); return nil }
 	case "call":
 		name, args, _ := strings.Cut(arg, " ")
 		id := ""
 		if rest, ok := strings.CutPrefix(args, "id="); ok {
 			id, args, _ = strings.Cut(rest, " ")
 		}
-		return func(_ context.Context, r *request, a *assembler) error {
+		do = func(_ context.Context, r *request, a *assembler) error {
 			// unique in the transcript, unless the script says otherwise
 			i := a.start(Block{Type: "tool_call", ID: cmp.Or(id, fmt.Sprintf("call_%d_%d", len(r.messages), len(a.msg.Content))), Name: name})
 			a.add(i, []byte(args))
 			a.end(i)
 			return nil
-		}, nil
-	case "delay":
-		d, err := time.ParseDuration(arg)
-		if err != nil {
-			err = fmt.Errorf("delay: %w", err)
 		}
-		return func(ctx context.Context, r *request, _ *assembler) error { r.pause(); return sleep(ctx, d) }, err
+	case "delay":
+		var d time.Duration
+		d, err = time.ParseDuration(arg)
+		do = func(ctx context.Context, r *request, _ *assembler) error { r.pause(); return sleep(ctx, d) }
 	case "hang":
-		return func(ctx context.Context, r *request, _ *assembler) error {
+		do = func(ctx context.Context, r *request, _ *assembler) error {
 			r.pause()
 			<-ctx.Done()
 			return context.Cause(ctx)
-		}, nil
+		}
 	case "usage":
-		u, err := parseUsage(arg)
-		return func(_ context.Context, _ *request, a *assembler) error { own := u; a.msg.Usage = &own; return nil }, err
+		var u Usage
+		u, err = parseUsage(arg)
+		do = func(_ context.Context, _ *request, a *assembler) error { a.msg.Usage = new(u); return nil }
 	case "stop":
-		if !slices.Contains([]string{"end_turn", "tool_use", "length", "pause_turn"}, arg) {
-			return nil, fmt.Errorf("unknown stop reason %q (known: end_turn, tool_use, length, pause_turn)", arg)
+		if !slices.Contains(stopReasons, arg) {
+			err = fmt.Errorf("unknown reason %q (known: %s)", arg, strings.Join(stopReasons, ", "))
 		}
-		return func(_ context.Context, _ *request, a *assembler) error { a.msg.Stop = arg; return nil }, nil
+		do = func(_ context.Context, _ *request, a *assembler) error { a.msg.Stop = arg; return nil }
 	case "cut":
-		return func(context.Context, *request, *assembler) error { return truncated() }, nil
+		do = func(context.Context, *request, *assembler) error { return truncated() }
 	case "error":
-		pe, err := scriptError(arg)
-		return func(context.Context, *request, *assembler) error { return pe }, err
+		var pe *providerError
+		pe, err = scriptError(arg)
+		do = func(context.Context, *request, *assembler) error { return pe }
 	case "repeat":
+		const most = 10_000_000 // steps
 		times, rest, _ := strings.Cut(arg, " ")
-		n, err := strconv.Atoi(times)
-		if err != nil {
-			return nil, fmt.Errorf("repeat needs a number, not %q", times)
+		if steps, err = parseStep(rest); err != nil {
+			return nil, err
 		}
-		st, err := parseStep(rest)
-		return func(ctx context.Context, r *request, a *assembler) error {
-			for i := range n {
-				if i%256 == 255 {
-					r.pause()
-				}
-				if err := st.do(ctx, r, a); err != nil {
-					return err
-				}
-			}
-			return nil
-		}, err
+		n, err := strconv.Atoi(times)
+		if err != nil || n < 0 || n > most/max(1, len(steps)) {
+			return nil, fmt.Errorf("repeat needs a number, not %q, and makes %d steps at the most", times, most)
+		}
+		return slices.Repeat(steps, n), nil
+	default:
+		return nil, fmt.Errorf("unknown step %q (known: turn, text, think, call, delay, hang, usage, stop, cut, error, repeat)", verb)
 	}
-	return nil, fmt.Errorf("unknown step %q (known: turn, text, think, call, delay, hang, usage, stop, cut, error, repeat)", verb)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", verb, err)
+	}
+	return []step{do}, err
 }
 
 // call plays the next turn.
 func (s *scriptProvider) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
-	m := assistantMessage(r.model)
-	n := s.next
 	s.next++
-	if n >= len(s.turns) {
-		return m, &providerError{message: fmt.Sprintf("%s has no turn %d", s.path, n+1)}
+	if s.next > len(s.turns) {
+		return newAnswer(r, on).msg, &providerError{message: fmt.Sprintf("%s has no turn %d", s.path, s.next)}
 	}
-	a := &assembler{msg: m, on: on}
+	return play(ctx, r, on, s.turns[s.next-1])
+}
+
+// play takes steps until one fails or ctx ends.
+func play(ctx context.Context, r *request, on func(delta), steps []step) (*Message, error) {
+	a := newAnswer(r, on)
 	defer a.finish()
-	for _, st := range s.turns[n] {
-		if err := st.do(ctx, r, a); err != nil {
-			return m, err
+	for i, do := range steps {
+		if i%256 == 255 {
+			r.pause()
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if err := do(ctx, r, a); err != nil {
+			return a.msg, err
 		}
 	}
-	a.finish()
-	if m.Stop == "" {
-		m.Stop = "end_turn"
-		if m.has("tool_call") {
-			m.Stop = "tool_use"
+	if a.msg.Stop == "" {
+		a.msg.Stop = "end_turn"
+		if a.msg.has("tool_call") {
+			a.msg.Stop = "tool_use"
 		}
 	}
-	return m, context.Cause(ctx)
+	return a.msg, context.Cause(ctx)
 }
 
 func parseUsage(arg string) (u Usage, err error) {
+	var reasoning int
+	counts := map[string]*int{"input": &u.Input, "output": &u.Output, "reasoning": &reasoning, "cache_read": &u.CacheRead, "cache_write": &u.CacheWrite}
 	for f := range strings.FieldsSeq(arg) {
-		k, v, _ := strings.Cut(f, "=")
-		n, err := strconv.Atoi(v)
-		if err != nil {
-			return u, fmt.Errorf("usage: %q is not name=number", f)
+		name, value, _ := strings.Cut(f, "=")
+		n, err := strconv.Atoi(value)
+		if err != nil || counts[name] == nil {
+			return u, fmt.Errorf("%q is not a count=number (known: input, output, reasoning, cache_read, cache_write)", f)
 		}
-		switch k {
-		case "input":
-			u.Input = n
-		case "output":
-			u.Output = n
-		case "reasoning":
-			u.Reasoning = &n
-		case "cache_read":
-			u.CacheRead = n
-		case "cache_write":
-			u.CacheWrite = n
-		default:
-			return u, fmt.Errorf("usage: unknown count %q", k)
+		*counts[name] = n
+		if name == "reasoning" {
+			u.Reasoning = &reasoning
 		}
 	}
 	return u, nil
@@ -217,18 +207,16 @@ func scriptError(arg string) (*providerError, error) {
 	code, text, _ := strings.Cut(arg, " ")
 	status, err := strconv.Atoi(code)
 	if err != nil {
-		return nil, fmt.Errorf("error needs an HTTP status, not %q", code)
+		return nil, fmt.Errorf("%q is no HTTP status", code)
 	}
 	var after time.Duration
 	if rest, ok := strings.CutPrefix(text, "after="); ok {
 		code, text, _ = strings.Cut(rest, " ")
-		if after, err = time.ParseDuration(code); err != nil {
-			return nil, err
-		}
+		after, err = time.ParseDuration(code)
 	}
 	pe := classify(status, "", text)
 	pe.retryAfter = after
-	return pe, nil
+	return pe, err
 }
 
 // panicTool fails inside on purpose, so that a script can show what happens.
@@ -243,52 +231,35 @@ func panicTool() *tool {
 type demo struct{}
 
 func (demo) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
-	m := assistantMessage(r.model)
-	m.Stop = "end_turn"
-	a := &assembler{msg: m, on: on}
-	defer a.finish()
 	last := r.messages[len(r.messages)-1]
 	text := strings.TrimSpace(last.text())
-	arg := func(prefix string) (string, bool) {
-		s, ok := strings.CutPrefix(text, prefix)
-		return strings.TrimSpace(s), ok && last.Role == "user"
-	}
-	say := "This is zot's scripted provider: no model, no network. I can make real tool calls: send \"run: ls\" or \"read: go.mod\"."
-	command, isRun := arg("run:")
-	path, isRead := arg("read:")
+	_, arg, _ := strings.Cut(text, ":")
+	arg = strings.TrimSpace(arg)
+	say, call := "This is zot's scripted provider: no model, no network. I can make real tool calls: send \"run: ls\" or \"read: go.mod\".", ""
 	switch {
-	case isRun:
-		say = "I'll run that."
-	case isRead:
-		say = "I'll read that."
 	case last.Role == "tool" && last.IsError:
 		say = "The tool failed:\n\n" + shorten(text, 2000)
 	case last.Role == "tool":
 		say = "The tool returned:\n\n" + shorten(text, 2000)
+	case strings.HasPrefix(text, "run:"):
+		say, call = "I'll run that.", "call bash "+string(encode(map[string]string{"command": arg}))
+	case strings.HasPrefix(text, "read:"):
+		say, call = "I'll read that.", "call read "+string(encode(map[string]string{"path": arg}))
 	case strings.HasPrefix(text, "<session>"):
 		say = "## Goal\nLooking around with the scripted provider.\n\n## Next steps\nnone"
 	}
+	script := "turn\n"
 	for _, word := range strings.SplitAfter(say, " ") {
-		a.add(a.last("text"), []byte(word))
-		r.pause()
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return m, err
-		}
-	}
-	id := fmt.Sprintf("demo_%d", len(r.messages)) // unique in the transcript
-	if isRun || isRead {
-		name, args := "bash", map[string]string{"command": command}
-		if isRead {
-			name, args = "read", map[string]string{"path": path}
-		}
-		i := a.start(Block{Type: "tool_call", ID: id, Name: name})
-		a.add(i, encode(args))
-		m.Stop = "tool_use"
+		script += "text " + string(appendString(nil, word)) + "\ndelay 5ms\n"
 	}
 	input := len(r.system)
 	for _, message := range r.messages {
 		input += estimate(message) * charsPerToken
 	}
-	m.Usage = &Usage{Input: input / charsPerToken, Output: cmp.Or(len(say)/charsPerToken, 1)}
-	return m, nil
+	script += fmt.Sprintf("%s\nusage input=%d output=%d", call, input/charsPerToken, max(1, len(say)/charsPerToken))
+	turns, err := parseScript("demo", script)
+	if err != nil {
+		return newAnswer(r, on).msg, err
+	}
+	return play(ctx, r, on, turns[0])
 }

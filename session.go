@@ -137,18 +137,22 @@ func loadSession(f *os.File, path string) (s *session, notes []string, err error
 	}
 	s.id, s.cwd, s.parentSession, s.created = h.id, h.cwd, h.parentSession, h.created
 	s.tail = data[bytes.LastIndexByte(data, '\n')+1:]
+	if s.torn() {
+		rest = bytes.TrimSuffix(rest, s.tail)
+		notes = append(notes, fmt.Sprintf("%s: its last line is a piece of a record (%d bytes); it is moved to %s when the next record is written",
+			path, len(s.tail), filepath.Base(path)+tornSuffix))
+	}
+	n := bytes.Count(rest, lf) + 1
+	s.entries, s.byID = make([]*entry, 0, n), make(map[string]*entry, n)
 	lines := map[string][]int{} // by what is wrong with them
 	for n := 2; len(rest) > 0; n++ {
 		line, rest, _ = bytes.Cut(rest, lf)
-		if line = bytes.TrimSpace(line); len(line) > 0 {
-			flaw := s.take(line, h.version)
+		if line = bytes.Trim(line, " \t\r\x00"); len(line) == 0 { // a crash may leave zeros
+			continue
+		}
+		if flaw := s.take(line, h.version); flaw != "" {
 			lines[flaw] = append(lines[flaw], n)
 		}
-	}
-	if s.torn() {
-		notes = append(notes, fmt.Sprintf("%s: its last line is a piece of a record (%d bytes); it is moved to %s when the next record is written",
-			path, len(s.tail), filepath.Base(path)+tornSuffix))
-		lines[flawSyntax] = lines[flawSyntax][:len(lines[flawSyntax])-1]
 	}
 	for _, flaw := range []string{flawSyntax, flawNoID, flawTwice, flawParent} {
 		if n := lines[flaw]; len(n) > 0 {
@@ -270,11 +274,11 @@ func strictJSON(line []byte) bool {
 			}
 			i++
 		case isLiteral(c):
-			start := i
-			for i < len(line) && isLiteral(line[i]) {
-				i++
+			start, digits := i, true
+			for ; i < len(line) && isLiteral(line[i]); i++ {
+				digits = digits && line[i] >= '0' && line[i] <= '9'
 			}
-			if !json.Valid(line[start:i]) {
+			if plain := digits && (c != '0' || i == start+1); !plain && !json.Valid(line[start:i]) {
 				return false
 			}
 		default:
@@ -495,6 +499,13 @@ func (s *session) navigate(id string) error {
 	return nil
 }
 
+// entry returns the entry with an id, nil if there is none.
+func (s *session) entry(id string) *entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[id]
+}
+
 func notFound(id string) error { return fmt.Errorf("Entry not found: %s", id) }
 
 // branch returns the entries from the root to the leaf.
@@ -599,9 +610,7 @@ type forkPoint struct{ entryID, text string }
 func (s *session) forkPoints() (points []forkPoint) {
 	for _, e := range s.branch() {
 		if e.isUser() {
-			if m := e.message(); m != nil {
-				points = append(points, forkPoint{e.id, m.text()})
-			}
+			points = append(points, forkPoint{e.id, e.message().text()})
 		}
 	}
 	return points
@@ -610,14 +619,13 @@ func (s *session) forkPoints() (points []forkPoint) {
 // fork makes a session of what came before a message of the user. It returns
 // the text of that message.
 func (s *session) fork(entryID string) (n *session, text string, err error) {
-	s.mu.Lock()
-	e := s.byID[entryID]
-	s.mu.Unlock()
-	if e == nil || !e.isUser() || e.message() == nil {
+	e := s.entry(entryID)
+	if e == nil || !e.isUser() {
 		return nil, "", errors.New("Invalid entry ID for forking")
 	}
+	m := e.message()
 	n, err = s.copy(e.above.branch())
-	return n, e.message().text(), err
+	return n, m.text(), err
 }
 
 // clone makes a session of the active branch.
@@ -633,11 +641,7 @@ func (e *entry) worthAFile() bool { return worthAFile(e.kind) }
 
 // copy makes a session of a branch. Messages that wait there stay with s alone.
 func (s *session) copy(branch []*entry) (*session, error) {
-	dir := s.dir
-	if s.path == "" {
-		dir = ""
-	}
-	n, err := newSession(dir, s.cwd, "", s.path)
+	n, err := newSession(s.dir, s.cwd, "", s.path)
 	if err != nil {
 		return nil, err
 	}
@@ -718,9 +722,9 @@ func (s *session) restore() (r restored) {
 		}
 		r.messages = append(tail, r.messages...)
 	}
-	for _, m := range r.messages {
-		if m.Role == "assistant" && r.model == "" { // no entry says which
-			r.provider, r.model = m.Provider, m.Model
+	if r.model == "" { // no entry says which: who answered last
+		for _, m := range r.messages {
+			r.provider, r.model = cmp.Or(m.Provider, r.provider), cmp.Or(m.Model, r.model)
 		}
 	}
 	return r
@@ -770,6 +774,9 @@ func (e *entry) message() *Message {
 		return nil
 	}
 	m.entry = e.id
+	if m.Time.IsZero() {
+		m.Time = e.time()
+	}
 	return m
 }
 
@@ -895,15 +902,22 @@ func findSession(dir, id string) (path string, err error) {
 	return "", fmt.Errorf("no session %s in %s: %w", id, dir, fs.ErrNotExist)
 }
 
-// deleteSession removes a session with all that was kept beside its file. That
-// there is none is no error.
-func deleteSession(dir, id string) error {
-	var path string
-	if err := eachSession(dir, func(p string, h header) {
+// sessionPath returns the file of the session with exactly this id, "" if there
+// is none.
+func sessionPath(dir, id string) (path string, err error) {
+	err = eachSession(dir, func(p string, h header) {
 		if h.id == id {
 			path = p
 		}
-	}); err != nil || path == "" {
+	})
+	return path, err
+}
+
+// deleteSession removes a session with all that was kept beside its file. That
+// there is none is no error.
+func deleteSession(dir, id string) error {
+	path, err := sessionPath(dir, id)
+	if err != nil || path == "" {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

@@ -90,7 +90,7 @@ func (s *settings) save(changes map[string]any) error {
 // editJSONFile changes an object in a file that only the user reads, in one
 // step. A file that is missing is made.
 func editJSONFile(path string, edit func(o object)) error {
-	data, err := readRegular(path)
+	data, err := readRegular(path, maxConfig)
 	if os.IsNotExist(err) {
 		data, err = []byte("{}"), nil
 	}

@@ -37,20 +37,29 @@ type timeouts struct {
 
 var defaultTimeouts = timeouts{Headers: 60, FirstEvent: 300, Gap: 120}
 
-// wireFormat is one vendor API. Its methods keep no state between calls.
-type wireFormat interface {
-	// endpoint is the URL of a call and sets the headers that carry the key.
-	endpoint(base, key string, r *request, h http.Header) string
+// wireFormat is one vendor API.
+type wireFormat struct {
+	path string // of a call, behind the base URL
+	// header sets what authorizes a call, and what else it needs.
+	header func(h http.Header, key string, r *request)
 	// body encodes a request, in pieces: what is kept is not copied. Messages keep their encoding in Message.wire.
-	body(r *request) [][]byte
+	body func(r *request) [][]byte
 	// parser reads the events of one answer into a.
-	parser(a *assembler) streamParser
+	parser func(a *assembler) streamParser
+}
+
+// bearer is how most vendors take a key; local servers have none.
+func bearer(h http.Header, key string, _ *request) {
+	if key != "" {
+		h.Set("Authorization", "Bearer "+key)
+	}
 }
 
 // streamParser turns events into an assembled message.
 type streamParser interface {
 	// event takes one event that looks like a JSON object; errNotJSON says that
-	// it is none, io.EOF that the answer is over. name is "json" for a body that
+	// it is none, io.EOF that the answer is over, errComplete that it is whole
+	// although the server has not said that it is over. name is "json" for a body that
 	// was plain JSON. data is valid during the call. meaningful is false for
 	// keep-alives.
 	event(name string, data []byte) (meaningful bool, err error)
@@ -59,7 +68,13 @@ type streamParser interface {
 	end(done bool) error
 }
 
-var errNotJSON = errors.New("not JSON")
+var (
+	errNotJSON  = errors.New("not JSON")
+	errComplete = errors.New("complete")
+)
+
+// afterComplete is how many seconds a server may take to end a whole answer.
+const afterComplete = 5
 
 // httpProvider makes the calls of one wire format.
 type httpProvider struct {
@@ -70,16 +85,8 @@ type httpProvider struct {
 }
 
 func newHTTPProvider(m *Model, key func() (string, error), limits timeouts) *httpProvider {
-	p := &httpProvider{key: key, limits: limits, client: httpClient}
-	switch m.API {
-	case "anthropic-messages":
-		p.wire = anthropicWire{}
-	case "openai-responses":
-		p.wire = responsesWire{}
-	default:
-		p.wire = chatWire{}
-	}
-	return p
+	wire := map[string]wireFormat{"anthropic-messages": anthropicWire, "openai-completions": chatWire, "openai-responses": responsesWire}[m.API]
+	return &httpProvider{wire, key, limits, httpClient}
 }
 
 // httpClient is one for all models: they share its connections.
@@ -101,7 +108,7 @@ func sameHost(r *http.Request, via []*http.Request) error {
 
 // call makes one attempt.
 func (p *httpProvider) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
-	a := &assembler{on: on, msg: assistantMessage(r.model)}
+	a := newAnswer(r, on)
 	key, err := p.key()
 	if err != nil {
 		return a.msg, &providerError{message: err.Error()}
@@ -129,8 +136,12 @@ func (p *httpProvider) attempt(ctx context.Context, key string, r *request, a *a
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"text/event-stream"}, "User-Agent": {"zot/" + version()}}
-	address := p.wire.endpoint(r.model.BaseURL, key, r, header)
-	req, err := http.NewRequestWithContext(ctx, "POST", address, nil)
+	p.wire.header(header, key, r)
+	base := strings.TrimRight(r.model.BaseURL, "/")
+	if strings.HasPrefix(p.wire.path, "/v1/") {
+		base = strings.TrimSuffix(base, "/v1") // some give it, some do not
+	}
+	req, err := http.NewRequestWithContext(ctx, "POST", base+p.wire.path, nil)
 	if err != nil || req.URL.Host == "" {
 		return &providerError{message: fmt.Sprintf("the base URL %q is not a URL: set --base-url", r.model.BaseURL)}
 	}
@@ -210,8 +221,10 @@ func read(g *guard, parser streamParser, gap float64) error {
 		switch {
 		case err == errNotJSON:
 			broken = &providerError{message: fmt.Sprintf("the server sent an event that is not JSON: %.200q", data), retry: true}
-		case err == io.EOF, err == nil && name == "json":
+		case err == io.EOF, name == "json" && (err == nil || err == errComplete):
 			return parser.end(true)
+		case err == errComplete:
+			g.expect("the server has not ended its answer", afterComplete)
 		case err != nil:
 			return err
 		case meaningful:
@@ -266,11 +279,13 @@ func (g *guard) Read(b []byte) (n int, err error) {
 // last event needs no blank line. A body that is plain JSON is one event
 // named "json".
 type sseReader struct {
-	lines *bufio.Reader
-	long  []byte // a line that does not fit into its buffer
+	lines *bufio.Scanner
 	data  []byte // of the event, an LF before each line
 	name  string // of the last event that had one
 	begun bool   // the first line was seen
+	plain bool   // and began a body that is plain JSON
+	cr    bool   // the last line ended in CR: an LF that follows belongs to it
+	seen  int    // bytes of the next line that were searched for its end
 }
 
 // maxEvent bounds one line, one event and one plain JSON body.
@@ -279,29 +294,27 @@ const maxEvent = 64 << 20
 var errTooLong = fmt.Errorf("the server sent more than %d MiB in one piece", maxEvent>>20)
 
 func newSSEReader(r io.Reader) *sseReader {
-	return &sseReader{lines: bufio.NewReaderSize(&lineEnds{r: r}, 64<<10)}
+	s := &sseReader{lines: bufio.NewScanner(r)}
+	s.lines.Buffer(make([]byte, 64<<10), maxEvent)
+	s.lines.Split(s.split)
+	return s
 }
 
 // next returns an event's name and its data, which is valid until the next call.
 func (s *sseReader) next() (name string, data []byte, err error) {
 	s.data = s.data[:0]
-	for {
-		line, err := s.line()
-		if len(line) == 0 && len(s.data) > 0 && (err == nil || err == io.EOF) {
-			return name, s.data[1:], nil
-		}
-		if err != nil {
-			return "", nil, err
-		}
+	for s.lines.Scan() {
+		line := s.lines.Bytes()
 		if !s.begun && len(line) > 0 {
 			s.begun = true
-			line = bytes.TrimPrefix(line, []byte("\ufeff"))
-			if bytes.HasPrefix(line, []byte("{")) {
-				return s.plain(line)
-			}
+			line = bytes.TrimPrefix(line, []byte(utf8BOM))
+			s.plain = bytes.HasPrefix(line, []byte("{"))
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
 		value = bytes.TrimPrefix(value, []byte(" "))
+		if s.plain {
+			name, field, value = "json", []byte("data"), line
+		}
 		switch string(field) {
 		case "event":
 			if s.name != string(value) {
@@ -315,66 +328,54 @@ func (s *sseReader) next() (name string, data []byte, err error) {
 			if s.data = append(append(s.data, '\n'), value...); len(s.data) > maxEvent {
 				return "", nil, errTooLong
 			}
-		}
-		if len(line) == 0 {
-			name = ""
-		}
-	}
-}
-
-// plain reads the rest of a body that is not an event stream.
-func (s *sseReader) plain(line []byte) (string, []byte, error) {
-	body := append(bytes.Clone(line), '\n')
-	rest, err := io.ReadAll(io.LimitReader(s.lines, maxEvent))
-	if len(rest) == maxEvent {
-		err = errTooLong
-	}
-	return "json", append(body, rest...), err
-}
-
-// line returns the next line without its end, valid until the next call. The
-// last line of a body may have no end.
-func (s *sseReader) line() ([]byte, error) {
-	part, err := s.lines.ReadSlice('\n')
-	if err == bufio.ErrBufferFull {
-		s.long = s.long[:0]
-		for err == bufio.ErrBufferFull {
-			if s.long = append(s.long, part...); len(s.long) > maxEvent {
-				return nil, errTooLong
+		case "": // a comment, or the end of an event
+			if len(line) == 0 && len(s.data) > 0 {
+				return name, s.data[1:], nil
 			}
-			part, err = s.lines.ReadSlice('\n')
+			if len(line) == 0 {
+				name = ""
+			}
 		}
-		s.long = append(s.long, part...)
-		part = s.long
 	}
-	if err == io.EOF && len(part) > 0 {
-		err = nil
+	switch err := s.lines.Err(); {
+	case err == bufio.ErrTooLong:
+		return "", nil, errTooLong
+	case err != nil:
+		return "", nil, err
+	case len(s.data) > 0:
+		return name, s.data[1:], nil
 	}
-	return bytes.TrimSuffix(part, []byte("\n")), err
+	return "", nil, io.EOF
 }
 
-// lineEnds reads a text with LF in the place of CRLF and CR.
-type lineEnds struct {
-	r  io.Reader
-	cr bool // the last byte was a CR
-}
-
-func (l *lineEnds) Read(b []byte) (int, error) {
-	n, err := l.r.Read(b)
-	if !l.cr && bytes.IndexByte(b[:n], '\r') < 0 {
-		return n, err
+// split is a bufio.SplitFunc. It does not wait for what follows a CR.
+func (s *sseReader) split(data []byte, atEOF bool) (advance int, line []byte, err error) {
+	start := 0
+	if s.cr && bytes.HasPrefix(data, lf) {
+		start = 1
 	}
-	kept := b[:0]
-	for _, c := range b[:n] {
-		switch {
-		case c == '\r':
-			kept = append(kept, '\n')
-		case c != '\n' || !l.cr:
-			kept = append(kept, c)
-		}
-		l.cr = c == '\r'
+	from := max(start, s.seen)
+	end := bytes.IndexByte(data[from:], '\n')
+	if end < 0 {
+		end = len(data) - from
 	}
-	return len(kept), err
+	if cr := bytes.IndexByte(data[from:from+end], '\r'); cr >= 0 {
+		end = cr
+	}
+	end += from
+	if end == len(data) && !atEOF {
+		s.seen = end
+		return 0, nil, nil
+	}
+	s.seen = 0
+	switch {
+	case end < len(data):
+		s.cr = data[end] == '\r'
+		return end + 1, data[start:end], nil
+	case start < end: // the last line has no end
+		line = data[start:]
+	}
+	return end, line, nil
 }
 
 // assembler builds a message block by block and tells the agent of each step.
@@ -383,6 +384,11 @@ type assembler struct {
 	msg  *Message
 	on   func(delta)
 	text [][]byte // of each block so far; nil once it ended
+}
+
+// newAnswer begins the answer to a request.
+func newAnswer(r *request, on func(delta)) *assembler {
+	return &assembler{on: on, msg: assistantMessage(r.model)}
 }
 
 // start opens a block and returns its index.
