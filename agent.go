@@ -225,7 +225,7 @@ type Agent struct {
 	model     *Model
 	provider  provider
 	reasoning string // wanted level; clamped for each call
-	builtin   []*tool
+	builtin   func() []*tool
 	allows    func(name string) bool // of extension tools: what --tools and --no-tools leave
 	tools     []*tool                // with those of extensions; made anew for each prompt
 	ext       *extHost
@@ -568,7 +568,7 @@ func (a *Agent) answer(j *job, m *Message) *Event {
 		a.add(j, m, &Event{Type: "user_message", ID: j.id})
 	}
 	a.ext.wait(j.ctx)
-	a.tools = slices.Clone(a.builtin)
+	a.tools = a.builtin()
 	for _, t := range a.ext.allTools() {
 		if a.allows(t.name) {
 			a.tools = append(a.tools, t)

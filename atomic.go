@@ -312,7 +312,7 @@ func (s *atomicServer) extensionCommand(ctx context.Context, text string) (r *re
 
 // message is a user message made from what a client sent.
 func (s *atomicServer) message(ctx context.Context, text string, images [][]byte) (*Message, error) {
-	text, err := expand(text, s.setup.skills, s.setup.templates)
+	text, err := expand(text, *s.setup.skills.Load(), s.setup.templates)
 	return &Message{Role: "user", Content: promptBlocks(ctx, text, images), Time: time.Now()}, err
 }
 
@@ -1209,7 +1209,7 @@ func (s *atomicServer) tools(c *atomicCommand) (any, error) {
 		}
 		list = append(list, entry)
 	}
-	for _, t := range s.setup.builtins {
+	for _, t := range s.setup.ownTools() {
 		add(t, "built-in", "<builtin:"+t.name+">")
 	}
 	for _, r := range a.ext.commit() {
@@ -1280,7 +1280,7 @@ func (s *atomicServer) commands(c *atomicCommand) (any, error) {
 	for _, t := range s.setup.templates {
 		add(t, t.name, "prompt")
 	}
-	for _, k := range s.setup.skills {
+	for _, k := range *s.setup.skills.Load() {
 		add(k, "skill:"+k.name, "skill")
 	}
 	return map[string]any{"commands": list}, nil
