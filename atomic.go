@@ -441,7 +441,7 @@ func (s *atomicServer) startRecovery(c *atomicCommand) (any, error) {
 		if replayed > 0 {
 			a.held = nil
 			if len(a.jobs) == 0 {
-				a.jobs = append(a.jobs, a.newJob(nil, func(j *job) *Event { return a.answer(j, nil) }))
+				a.addJob(nil, func(j *job) *Event { return a.answer(j, nil) })
 			}
 		}
 	}
@@ -741,10 +741,7 @@ func (s *atomicServer) compact(c *atomicCommand) (any, error) {
 // exclusively ends the running job, and runs another to its end.
 func (s *atomicServer) exclusively(c *atomicCommand, run func(*job) *Event) {
 	a, j := s.agent, (*job)(nil)
-	s.quiet(func() {
-		j = a.newJob(nil, run)
-		a.jobs = append(a.jobs, j)
-	})
+	s.quiet(func() { j = a.addJob(nil, run) })
 	defer context.AfterFunc(c.ctx, func() { j.cancel(errAborted) })()
 	a.start()
 	a.mu.Lock()

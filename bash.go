@@ -157,8 +157,8 @@ func (r *shellResult) message(command string, private bool) (*Message, error) {
 
 // runShell runs a command until its shell exits, ctx ends or timeout (0: none)
 // is over, and returns within two seconds from then. It calls progress, which
-// must not block, with new output as plain text. Output is in the order in
-// which it was written; with split progress is also told by which channel,
+// may block until ctx ends, with new output as plain text. Output is in the order
+// in which it was written; with split progress is also told by which channel,
 // and what comes by both at the same moment may change places.
 func runShell(ctx context.Context, e *toolEnv, command string, timeout time.Duration, split bool, progress func(channel, text string)) (*shellResult, error) {
 	shell, err := findShell()
