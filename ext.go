@@ -193,7 +193,7 @@ func (e *extension) readManifest() error {
 		return err
 	case name == "":
 		return fmt.Errorf("%s: \"name\" is missing", path)
-	case name != e.Name:
+	case !extensionName().MatchString(name):
 		return fmt.Errorf("%s: the name %q must be letters, digits, dot, underscore and hyphen, and must not start with a dot", path, name)
 	case e.Exec == "" && len(e.Skills) == 0 && !e.has("theme.json") && !e.has("themes/theme.json"):
 		return fmt.Errorf("%s: \"exec\" is missing (only bundles of skills or a theme need none)", path)

@@ -271,6 +271,9 @@ func parseAgentUsage(raw []byte) *Usage {
 		u.Reasoning = &n
 	}
 	json.Unmarshal(v[5], &u.Cost)
+	for _, dollars := range []*float64{&u.Cost.Input, &u.Cost.Output, &u.Cost.CacheRead, &u.Cost.CacheWrite, &u.Cost.Total} {
+		*dollars = max(0, min(*dollars, 1e9)) // sums stay numbers that JSON has
+	}
 	if *u == (Usage{}) {
 		return nil
 	}

@@ -75,8 +75,10 @@ func sessionsDir(home, cwd string) string {
 // newSession begins a session, in memory only if dir is "". An empty id stands
 // for a new one. Its file is made with the first entry that is worth one.
 func newSession(dir, cwd, id, parentSession string) (*session, error) {
-	if id != "" && !sessionID().MatchString(id) {
-		return nil, fmt.Errorf("session id %q: an id is made of letters, digits, '.', '_' and '-', begins and ends with a letter or digit and has at most 128 characters", id)
+	if id != "" {
+		if err := checkSessionID(id); err != nil {
+			return nil, err
+		}
 	}
 	now := time.Now().UTC()
 	s := &session{id: cmp.Or(id, newUUID(now)), cwd: cwd, dir: dir, parentSession: parentSession, created: now, byID: map[string]*entry{}}
@@ -85,6 +87,14 @@ func newSession(dir, cwd, id, parentSession string) (*session, error) {
 		s.path = filepath.Join(dir, stamp+"_"+s.id+".jsonl")
 	}
 	return s, nil
+}
+
+// checkSessionID: ids become parts of file names.
+func checkSessionID(id string) error {
+	if !sessionID().MatchString(id) {
+		return fmt.Errorf("session id %q: an id is made of letters, digits, '.', '_' and '-', begins and ends with a letter or digit and has at most 128 characters", id)
+	}
+	return nil
 }
 
 var sessionID = lazyRegexp(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
@@ -186,7 +196,7 @@ func parseHeader(line []byte) (h header, err error) {
 		return h, fmt.Errorf("version %d of the format is newer than version %d, the newest that this zot reads", h.version, sessionVersion)
 	}
 	h.cwd, h.parentSession, h.created = textOf(v[4]), textOf(v[5]), parseTime(v[3])
-	return h, nil
+	return h, checkSessionID(h.id)
 }
 
 // take adds a record, which is never changed afterwards, and makes it the leaf.
@@ -587,7 +597,7 @@ func (s *session) tree() []byte {
 		dst = appendJSON(dst, `{"entry":?`, e.raw)
 		if l := labels[e.id]; l != nil {
 			if v, _ := pick(l.raw, "label", "timestamp"); textOf(v[0]) != "" {
-				dst = appendJSON(dst, `,"label":?,"labelTimestamp":?`, v[0], v[1])
+				dst = appendJSON(dst, `,"label":?,"labelTimestamp":?`, v[0], orElse(v[1], "null"))
 			}
 		}
 		dst = append(dst, `,"children":[`...)

@@ -6,6 +6,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -106,7 +107,8 @@ func (s *settings) save(changes map[string]any) error {
 func editJSONFile(path string, edit func(o object)) error {
 	data, err := readRegular(path, maxConfig)
 	if os.IsNotExist(err) {
-		data, err = []byte("{}"), nil
+		data = []byte("{}")
+		err = errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, data, 0o600)) // the mode stays
 	}
 	if err != nil {
 		return err
@@ -116,9 +118,6 @@ func editJSONFile(path string, edit func(o object)) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	edit(o)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
 	out, err := json.MarshalIndent(o, "", "  ")
 	if err != nil {
 		return err
