@@ -304,14 +304,16 @@ func (a *Agent) submit(id json.RawMessage, run func(*job) *Event, accepted func(
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.held = nil
-	a.stopSummary()
 	accepted(len(a.jobs) > 0)
-	a.jobs = append(a.jobs, a.newJob(id, run))
+	a.addJob(id, run)
 }
 
-func (a *Agent) newJob(id json.RawMessage, run func(*job) *Event) *job {
+// addJob adds a job behind those that are there. The lock is held.
+func (a *Agent) addJob(id json.RawMessage, run func(*job) *Event) *job {
+	a.stopSummary()
 	j := &job{id: id, run: run}
 	j.ctx, j.cancel = context.WithCancelCause(a.ctx)
+	a.jobs = append(a.jobs, j)
 	return j
 }
 

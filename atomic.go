@@ -441,7 +441,7 @@ func (s *atomicServer) startRecovery(c *atomicCommand) (any, error) {
 		if replayed > 0 {
 			a.held = nil
 			if len(a.jobs) == 0 {
-				a.jobs = append(a.jobs, a.newJob(nil, func(j *job) *Event { return a.answer(j, nil) }))
+				a.addJob(nil, func(j *job) *Event { return a.answer(j, nil) })
 			}
 		}
 	}
@@ -741,10 +741,7 @@ func (s *atomicServer) compact(c *atomicCommand) (any, error) {
 // exclusively ends the running job, and runs another to its end.
 func (s *atomicServer) exclusively(c *atomicCommand, run func(*job) *Event) {
 	a, j := s.agent, (*job)(nil)
-	s.quiet(func() {
-		j = a.newJob(nil, run)
-		a.jobs = append(a.jobs, j)
-	})
+	s.quiet(func() { j = a.addJob(nil, run) })
 	defer context.AfterFunc(c.ctx, func() { j.cancel(errAborted) })()
 	a.start()
 	a.mu.Lock()
@@ -766,6 +763,7 @@ func (s *atomicServer) bash(c *atomicCommand) (any, error) {
 	s.agent.mu.Lock()
 	home, env := s.agent.session, *s.setup.env
 	s.agent.mu.Unlock()
+	env.spillDir = filepath.Join(os.TempDir(), fmt.Sprintf("zot-%d", os.Getuid()), home.id)
 	ctx, cancel := context.WithCancel(s.agent.ctx)
 	s.mu.Lock()
 	s.shells[c] = cancel
@@ -1054,13 +1052,12 @@ func (s *atomicServer) navigate(c *atomicCommand) (any, error) {
 }
 
 // leftBehind are the messages of a branch that another does not have.
-func leftBehind(before, after []*entry) (left []*Message) {
-	for _, e := range before {
-		if m := e.message(); m != nil && !slices.Contains(after, e) {
-			left = append(left, m)
-		}
+func leftBehind(before, after []*entry) []*Message {
+	n := 0
+	for n < min(len(before), len(after)) && before[n] == after[n] {
+		n++
 	}
-	return left
+	return messagesOf(before[n:])
 }
 
 func (s *atomicServer) setLabel(c *atomicCommand) (any, error) {
