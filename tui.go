@@ -375,7 +375,7 @@ func (t *tui) show(e *Event) {
 	case "tool_result":
 		t.printResult(e.Message)
 	case "usage":
-		t.context = e.Usage.Input + e.Usage.CacheRead + e.Usage.CacheWrite + e.Usage.Output
+		t.measure(e.Usage)
 		t.total = e.Total
 	case "retry":
 		t.addNote(note{text: fmt.Sprintf("%s; trying again in %v", e.Text, e.Delay.Round(time.Second)), style: asWarning})
@@ -429,6 +429,13 @@ func (t *tui) show(e *Event) {
 		default:
 			t.panels = slices.Delete(t.panels, at, at+1)
 		}
+	}
+}
+
+// measure takes the size of the context from what the provider said.
+func (t *tui) measure(u *Usage) {
+	if u != nil {
+		t.context = u.Input + u.CacheRead + u.CacheWrite + u.Output
 	}
 }
 
@@ -566,6 +573,7 @@ func (t *tui) printMessage(m *Message) {
 	case m.Role == "user":
 		t.printUser(m)
 	case m.Role == "assistant":
+		t.measure(m.Usage)
 		t.speak(m.text())
 		t.endSpeech()
 		for i := range m.Content {

@@ -223,7 +223,7 @@ func (e *emulator) resize(width, height int) {
 			if n < len(row) && row[n] == "" {
 				n--
 			}
-			all = append(all, row[:n])
+			all = append(all, row[:n:n])
 			if row = row[n:]; isCursor {
 				x -= n
 			}
@@ -380,12 +380,6 @@ func (p *terminal) keys(text string) {
 func (p *terminal) await(at string, want []string, everything bool) {
 	p.t.Helper()
 	var rows []string
-	if os.Getenv("ZOT_PICTURE") != "" {
-		time.Sleep(2500 * time.Millisecond)
-		rows, _ = p.screen.picture(everything)
-		fmt.Printf("%s:\n  %s\n", at, strings.Join(rows, "\n  "))
-		return
-	}
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		var whole bool
 		if rows, whole = p.screen.picture(everything); whole && slices.EqualFunc(want, rows, func(w, r string) bool { return names{}.match(w, r) }) {

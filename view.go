@@ -147,7 +147,7 @@ func (t *tui) status() string {
 	yolo := a.approval.allowed["*"]
 	a.mu.Unlock()
 	parts := []string{model.ID}
-	if level = model.clamp(level); level != "" {
+	if level = levelName(model, level); level != "off" {
 		parts = append(parts, level)
 	}
 	if model.ContextWindow > 0 {
