@@ -225,7 +225,7 @@ type Agent struct {
 	model     *Model
 	provider  provider
 	reasoning string // wanted level; clamped for each call
-	builtin   []*tool
+	builtin   func() []*tool
 	allows    func(name string) bool // of extension tools: what --tools and --no-tools leave
 	tools     []*tool                // with those of extensions; made anew for each prompt
 	ext       *extHost
@@ -304,14 +304,16 @@ func (a *Agent) submit(id json.RawMessage, run func(*job) *Event, accepted func(
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.held = nil
-	a.stopSummary()
 	accepted(len(a.jobs) > 0)
-	a.jobs = append(a.jobs, a.newJob(id, run))
+	a.addJob(id, run)
 }
 
-func (a *Agent) newJob(id json.RawMessage, run func(*job) *Event) *job {
+// addJob adds a job behind those that are there. The lock is held.
+func (a *Agent) addJob(id json.RawMessage, run func(*job) *Event) *job {
+	a.stopSummary()
 	j := &job{id: id, run: run}
 	j.ctx, j.cancel = context.WithCancelCause(a.ctx)
+	a.jobs = append(a.jobs, j)
 	return j
 }
 
@@ -568,7 +570,7 @@ func (a *Agent) answer(j *job, m *Message) *Event {
 		a.add(j, m, &Event{Type: "user_message", ID: j.id})
 	}
 	a.ext.wait(j.ctx)
-	a.tools = slices.Clone(a.builtin)
+	a.tools = a.builtin()
 	for _, t := range a.ext.allTools() {
 		if a.allows(t.name) {
 			a.tools = append(a.tools, t)

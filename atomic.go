@@ -311,7 +311,7 @@ func (s *atomicServer) extensionCommand(ctx context.Context, text string) (r *re
 
 // message is a user message made from what a client sent.
 func (s *atomicServer) message(ctx context.Context, text string, images [][]byte) (*Message, error) {
-	text, err := expand(text, s.setup.skills, s.setup.templates)
+	text, err := expand(text, *s.setup.skills.Load(), s.setup.templates)
 	return &Message{Role: "user", Content: promptBlocks(ctx, text, images), Time: time.Now()}, err
 }
 
@@ -440,7 +440,7 @@ func (s *atomicServer) startRecovery(c *atomicCommand) (any, error) {
 		if replayed > 0 {
 			a.held = nil
 			if len(a.jobs) == 0 {
-				a.jobs = append(a.jobs, a.newJob(nil, func(j *job) *Event { return a.answer(j, nil) }))
+				a.addJob(nil, func(j *job) *Event { return a.answer(j, nil) })
 			}
 		}
 	}
@@ -740,10 +740,7 @@ func (s *atomicServer) compact(c *atomicCommand) (any, error) {
 // exclusively ends the running job, and runs another to its end.
 func (s *atomicServer) exclusively(c *atomicCommand, run func(*job) *Event) {
 	a, j := s.agent, (*job)(nil)
-	s.quiet(func() {
-		j = a.newJob(nil, run)
-		a.jobs = append(a.jobs, j)
-	})
+	s.quiet(func() { j = a.addJob(nil, run) })
 	defer context.AfterFunc(c.ctx, func() { j.cancel(errAborted) })()
 	a.start()
 	a.mu.Lock()
@@ -765,6 +762,7 @@ func (s *atomicServer) bash(c *atomicCommand) (any, error) {
 	s.agent.mu.Lock()
 	home, env := s.agent.session, *s.setup.env
 	s.agent.mu.Unlock()
+	env.spillDir = filepath.Join(os.TempDir(), fmt.Sprintf("zot-%d", os.Getuid()), home.id)
 	ctx, cancel := context.WithCancel(s.agent.ctx)
 	s.mu.Lock()
 	s.shells[c] = cancel
@@ -1053,13 +1051,12 @@ func (s *atomicServer) navigate(c *atomicCommand) (any, error) {
 }
 
 // leftBehind are the messages of a branch that another does not have.
-func leftBehind(before, after []*entry) (left []*Message) {
-	for _, e := range before {
-		if m := e.message(); m != nil && !slices.Contains(after, e) {
-			left = append(left, m)
-		}
+func leftBehind(before, after []*entry) []*Message {
+	n := 0
+	for n < min(len(before), len(after)) && before[n] == after[n] {
+		n++
 	}
-	return left
+	return messagesOf(before[n:])
 }
 
 func (s *atomicServer) setLabel(c *atomicCommand) (any, error) {
@@ -1198,7 +1195,7 @@ func (s *atomicServer) tools(c *atomicCommand) (any, error) {
 		}
 		list = append(list, entry)
 	}
-	for _, t := range s.setup.builtins {
+	for _, t := range s.setup.ownTools() {
 		add(t, "built-in", "<builtin:"+t.name+">")
 	}
 	for _, r := range a.ext.commit() {
@@ -1269,7 +1266,7 @@ func (s *atomicServer) commands(c *atomicCommand) (any, error) {
 	for _, t := range s.setup.templates {
 		add(t, t.name, "prompt")
 	}
-	for _, k := range s.setup.skills {
+	for _, k := range *s.setup.skills.Load() {
 		add(k, "skill:"+k.name, "skill")
 	}
 	return map[string]any{"commands": list}, nil

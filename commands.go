@@ -55,7 +55,7 @@ func (t *tui) called() (list [][2]string) {
 	for _, f := range t.templates {
 		list = append(list, [2]string{"/" + f.name, f.description})
 	}
-	for _, f := range t.skills {
+	for _, f := range *t.skills.Load() {
 		list = append(list, [2]string{"/skill:" + f.name, f.description})
 	}
 	return list
@@ -306,17 +306,17 @@ func (t *tui) clear() {
 
 func (t *tui) listSkills() {
 	t.gap()
-	for _, s := range t.skills {
+	for _, s := range *t.skills.Load() {
 		t.printPair(s.name, s.description)
 	}
-	if len(t.skills) == 0 {
+	if len(*t.skills.Load()) == 0 {
 		t.print("", "There are no skills here.", asMuted)
 	}
 }
 
 func (t *tui) listTools() {
 	t.gap()
-	for _, tool := range append(slices.Clone(t.tools), t.agent.ext.allTools()...) {
+	for _, tool := range append(t.ownTools(), t.agent.ext.allTools()...) {
 		if t.allows(tool.name) {
 			line, _, _ := strings.Cut(tool.description, "\n")
 			t.printPair(tool.name, line)

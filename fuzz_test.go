@@ -138,8 +138,10 @@ func FuzzCommand(f *testing.F) {
 		if err == nil {
 			c.promptContent()
 			c.want("model", "modelId")
-			c.oneOf("streamingBehavior", "steer", "followUp")
-			c.flag("enabled", true)
+			atomic := atomicCommand{command: c}
+			atomic.oneOf("streamingBehavior", false, "steer", "followUp")
+			atomic.flag("enabled", true)
+			atomic.opt("since")
 			settings.order(c)
 			a := arguments{c.object, nil}
 			a.path("/")

@@ -27,6 +27,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -64,6 +65,7 @@ type options struct {
 	confirmTimeout            time.Duration
 	exts                      []string
 	noExt                     bool
+	approve                   *bool // use what the project brought along
 	noAutoCompact             bool
 	stdin                     bool
 	listModels, help, version bool
@@ -87,6 +89,9 @@ type flagGroup struct {
 func (o *options) flagGroups() []flagGroup {
 	mode := func(name string) func(string) error {
 		return func(string) error { return o.setMode(name) }
+	}
+	approve := func(yes bool) func(string) error {
+		return func(string) error { o.approve = &yes; return nil }
 	}
 	return []flagGroup{
 		{"Modes", []flag{
@@ -139,6 +144,8 @@ func (o *options) flagGroups() []flagGroup {
 		{"Extensions", []flag{
 			{"ext", "e", "DIR", "load the extension in this directory, for this run; repeatable", &o.exts},
 			{"no-ext", "", "", "load no installed extensions", &o.noExt},
+			{"no-approve", "", "", "leave out the extensions in the project's .zot/extensions", approve(false)},
+			{"approve", "", "", "load them, whatever config.json says", approve(true)},
 		}},
 	}
 }
@@ -372,6 +379,7 @@ type config struct {
 	Reasoning   string   `json:"reasoning"`
 	Timeouts    timeouts `json:"timeouts"`
 	ToolEnvDrop []string `json:"tool_env_drop"`
+	ProjectExts *bool    `json:"project_extensions"` // false: as with --no-approve
 }
 
 // atomic reports whether the Atomic protocol is spoken.
@@ -393,18 +401,16 @@ type setup struct {
 	catalog   catalog
 	provider  *providerInfo // of the start
 	model     *Model
-	skills    []promptFile
+	skills    atomic.Pointer[[]promptFile] // replaced by a reload of the extensions
 	templates []promptFile
 	env       *toolEnv
-	builtins  []*tool
-	tools     []*tool // those of them that the flags leave
+	builtins  []*tool // but for the one that loads skills
 	exts      []*extension
 	warnings  []string
 	session   *session // nil: the conversation is not kept
 	restored  restored
-	sessions  string                                           // the directory of sessions; "": they are in memory only
-	flagLevel string                                           // the reasoning level of the flags
-	observe   func(e *extension, frame object, problem string) // see extHost
+	sessions  string // the directory of sessions; "": they are in memory only
+	flagLevel string // the reasoning level of the flags
 }
 
 func newSetup(o *options) (*setup, error) {
@@ -468,11 +474,8 @@ func newSetup(o *options) (*setup, error) {
 			return nil, fmt.Errorf("--ext: there is no extension.json in %s: name the directory of an extension", dir)
 		}
 	}
-	s.exts = findExtensions(s.home, s.cwd, o.exts, o.noExt)
-	if !o.noSkill {
-		user := o.withSkills || o.atomic() || o.mode == ""
-		s.skills, s.warnings = loadSkills(s.cwd, s.home, user, append(skillPaths(s.exts), o.skillPaths...))
-	}
+	s.exts = s.places().find()
+	s.warnings = s.readSkills(s.exts)
 	var warnings []string
 	s.templates, warnings = loadTemplates(s.cwd, s.home, o.templatePaths)
 	if o.noTemplates {
@@ -480,6 +483,31 @@ func newSetup(o *options) (*setup, error) {
 	}
 	s.warnings = append(s.warnings, warnings...)
 	return s, s.chooseTools()
+}
+
+// places is where extensions are looked for.
+func (s *setup) places() extPlaces {
+	approve := cmp.Or(s.approve, s.ProjectExts)
+	return extPlaces{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, distrust: approve != nil && !*approve}
+}
+
+// readSkills reads the skills, those of extensions among them.
+func (s *setup) readSkills(exts []*extension) (warnings []string) {
+	var skills []promptFile
+	if !s.noSkill {
+		user := s.withSkills || s.atomic() || s.mode == ""
+		skills, warnings = loadSkills(s.cwd, s.home, user, append(skillPaths(exts), s.options.skillPaths...))
+	}
+	s.skills.Store(&skills)
+	return warnings
+}
+
+// ownTools are the tools that are no extension's; skills may come and go.
+func (s *setup) ownTools() []*tool {
+	if skills := *s.skills.Load(); len(skills) > 0 {
+		return append(slices.Clone(s.builtins), skillTool(skills))
+	}
+	return slices.Clone(s.builtins)
 }
 
 // chooseModel finds provider and model: the flags, config.json, who lists the
@@ -675,13 +703,10 @@ func (s *setup) client(m *Model) (provider, error) {
 	return newHTTPProvider(m, func() (string, error) { return credential(&info, s.keyFor(&info), s.home) }, s.Timeouts), nil
 }
 
-// chooseTools makes the tools that the flags leave.
+// chooseTools makes the built-in tools and checks what the flags say of tools.
 func (s *setup) chooseTools() error {
 	s.env = &toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop}
 	all := builtinTools(s.env)
-	if len(s.skills) > 0 {
-		all = append(all, skillTool(s.skills))
-	}
 	if s.model.API == "script" && s.model.ID != "demo" {
 		all = append(all, panicTool())
 	}
@@ -689,14 +714,10 @@ func (s *setup) chooseTools() error {
 	if s.noTools {
 		return nil
 	}
+	known := toolNames(s.ownTools())
 	for _, name := range s.options.tools {
-		if !slices.Contains(append(toolNames(all), "skill"), name) && !slices.ContainsFunc(s.exts, (*extension).runs) {
-			return fmt.Errorf("--tools: unknown tool %q (known: %s)", name, strings.Join(toolNames(all), ", "))
-		}
-	}
-	for _, t := range all {
-		if s.allows(t.name) {
-			s.tools = append(s.tools, t)
+		if !slices.Contains(append(known, "skill"), name) && !slices.ContainsFunc(s.exts, (*extension).runs) {
+			return fmt.Errorf("--tools: unknown tool %q (known: %s)", name, strings.Join(known, ", "))
 		}
 	}
 	return nil
@@ -713,7 +734,7 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, builtin: s.tools, allows: s.allows,
+	a := &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, allows: s.allows,
 		maxSteps: s.maxSteps, autoCompact: !s.noAutoCompact && s.settings.Compaction.Enabled, ctx: ctx, atomic: s.atomic(),
 		summaries: s.settings.SessionSummary.Enabled && (s.mode == "" || s.mode == "atomic"), stopSummary: func() {},
 		retry: retrySettings{base: time.Duration(s.settings.Retry.BaseDelayMs) * time.Millisecond, cancel: func() {}},
@@ -729,6 +750,9 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 		}
 	}
 	a.settled = sync.NewCond(&a.mu)
+	a.builtin = func() []*tool {
+		return slices.DeleteFunc(s.ownTools(), func(t *tool) bool { return !s.allows(t.name) })
+	}
 	a.prepare = func() string { return s.systemText(a.tools) }
 	if s.noYolo && !s.yolo {
 		a.approval = approval{timeout: s.confirmTimeout, allowed: map[string]bool{}, waiting: map[string]chan decision{}}
@@ -739,10 +763,14 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	if s.mode == "" { // a person may be away for long, and may change their mind
 		a.approval = approval{timeout: 24 * time.Hour, allowed: map[string]bool{"*": !s.noYolo || s.yolo}, waiting: map[string]chan decision{}}
 	}
-	names := toolNames(s.tools)
-	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, ctx: ctx, tell: a.tell,
-		flush: func() { h.flush(ctx) }, started: make(chan struct{}), userGone: make(chan struct{}), observe: s.observe,
-		interactive: s.mode == "",
+	names := toolNames(s.builtins)
+	a.ext = &extHost{extPlaces: s.places(), ctx: ctx, tell: a.tell, flush: func() { h.flush(ctx) },
+		started: make(chan struct{}), userGone: make(chan struct{}), interactive: s.mode == "",
+		found: func(exts []*extension) {
+			for _, w := range s.readSkills(exts) {
+				a.tell(&Event{Type: "notice", Level: "warn", Text: w})
+			}
+		},
 		builtin: func(name string) bool {
 			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
 		},
@@ -773,7 +801,7 @@ func (s *setup) capabilities() []string {
 // systemText assembles the system prompt; a problem with it goes to stderr.
 func (s *setup) systemText(tools []*tool) string {
 	text, warnings := systemPrompt(promptParts{home: s.home, cwd: s.cwd, replace: s.systemPrompt, add: s.appendPrompt,
-		contextFiles: !s.noContextFiles, tools: tools, skills: s.skills, now: time.Now()})
+		contextFiles: !s.noContextFiles, tools: tools, skills: *s.skills.Load(), now: time.Now()})
 	warn(warnings)
 	return text
 }
@@ -931,7 +959,7 @@ func (p *process) answer(s *setup, failed func() bool) int {
 		err = errors.New("there is no prompt: give one as an argument or on standard input")
 	}
 	if err == nil {
-		prompt, err = expand(prompt, s.skills, s.templates)
+		prompt, err = expand(prompt, *s.skills.Load(), s.templates)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "zot: "+err.Error())

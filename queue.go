@@ -51,7 +51,7 @@ func (a *Agent) enqueue(kind int, m *Message, accepted func()) error {
 // carryOn starts a run for what is queued when none is there. The lock is held.
 func (a *Agent) carryOn() {
 	if len(a.jobs) == 0 && a.held == nil && len(a.messages) > 0 && a.pending() > 0 {
-		a.jobs = append(a.jobs, a.newJob(nil, func(j *job) *Event { return a.answer(j, nil) }))
+		a.addJob(nil, func(j *job) *Event { return a.answer(j, nil) })
 	}
 }
 

@@ -694,7 +694,7 @@ func (t *tui) idle() {
 
 // submit has the agent answer a prompt.
 func (t *tui) submit(text string) {
-	prompt, err := expand(text, t.skills, t.templates)
+	prompt, err := expand(text, *t.skills.Load(), t.templates)
 	if err != nil {
 		t.fail(err)
 		return
