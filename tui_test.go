@@ -15,6 +15,7 @@
 //	                    below: every row, without blanks at its end, and without
 //	                    empty rows at the bottom; █ is the cursor, * any text
 //	history             the same for all rows, also those that have scrolled away
+//	shown ROW           this row must come to the screen, or have been there
 //	resize 40 14        the terminal gets another size
 //	has FILE LINE       LINE must come to be in a file, see transcript_test.go
 //	exit N              the process must end with this code
@@ -53,10 +54,11 @@ type emulator struct {
 	problems      []string
 	bytes         int             // that were printed
 	colors        map[string]bool // that were set
+	shown         map[string]bool // rows that were on the screen
 }
 
 func newEmulator(width, height int) *emulator {
-	e := &emulator{width: width, height: height, wraps: true, colors: map[string]bool{}}
+	e := &emulator{width: width, height: height, wraps: true, colors: map[string]bool{}, shown: map[string]bool{}}
 	e.rows = make([][]string, height)
 	return e
 }
@@ -148,7 +150,11 @@ func (e *emulator) sequence(what string, n int) {
 			e.wraps = on
 		case 2004:
 		case 2026:
-			e.inFrame = on
+			if e.inFrame = on; !on {
+				for _, row := range e.rows {
+					e.shown[strings.TrimRight(strings.Join(row, ""), " ")] = true
+				}
+			}
 		default:
 			e.problem("mode %d", n)
 		}
@@ -392,6 +398,26 @@ func (p *terminal) await(at string, want []string, everything bool) {
 	p.t.Fatalf("%s: the screen does not become\n  %s\nit is\n  %s", at, strings.Join(want, "\n  "), strings.Join(rows, "\n  "))
 }
 
+// awaitShown waits until a row has been on the screen.
+func (p *terminal) awaitShown(at, want string) {
+	p.t.Helper()
+	shown := func() bool {
+		p.screen.mu.Lock()
+		defer p.screen.mu.Unlock()
+		for row := range p.screen.shown {
+			if (names{}).match(want, row) {
+				return true
+			}
+		}
+		return false
+	}
+	for end := time.Now().Add(patience); !shown(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatalf("%s: it was never on the screen", at)
+		}
+	}
+}
+
 // awaitText waits until a text is on the screen.
 func (p *terminal) awaitText(text string) {
 	p.t.Helper()
@@ -481,6 +507,8 @@ func replayScreens(t *testing.T, path string) {
 			p.keys(arg)
 		case "screen", "history":
 			p.await(at, block, verb == "history")
+		case "shown":
+			p.awaitShown(at, arg)
 		case "has":
 			name, want, _ := strings.Cut(arg, " ")
 			names{}.awaitLine(t, at, filepath.Join(dir, name), want, seen)
