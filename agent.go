@@ -202,7 +202,8 @@ type Event struct {
 	Queue   [2][]string     // queue_update: the texts of the steering and the follow-up messages
 
 	Extension string // notice and ext_*: who; "" is zot itself
-	Fault     bool   // notice: about the extension, not by it
+	Startup   bool   // notice: the extension could not be started
+	Manifest  string // notice: the path of the extension's, when it is about it and not by it
 	Panel     *panel // ext_panel_*
 }
 
@@ -224,7 +225,7 @@ type Agent struct {
 	model     *Model
 	provider  provider
 	reasoning string // wanted level; clamped for each call
-	builtin   []*tool
+	builtin   func() []*tool
 	allows    func(name string) bool // of extension tools: what --tools and --no-tools leave
 	tools     []*tool                // with those of extensions; made anew for each prompt
 	ext       *extHost
@@ -248,13 +249,13 @@ type Agent struct {
 	next     *choice // takes effect with the next turn; nil: nothing was chosen meanwhile
 
 	autoCompact bool
-	compacting  bool         // by lines
+	compacting  string       // the reason of a compaction by lines; "": none runs
 	lines       compactOrder // the settings of a compaction by lines
 	summaries   bool         // the session gets a summary when the agent goes idle
 	stopSummary func()       // ends the one that is being made
 	retry       retrySettings
 	queues      [2]queue // steering and follow-up messages that wait for their turn
-	held        bool     // the last run did not end well: what is queued waits for a prompt
+	held        error    // how the last run ended, if not well: what is queued waits for a prompt
 }
 
 // choice is who answers.
@@ -302,15 +303,17 @@ const (
 func (a *Agent) submit(id json.RawMessage, run func(*job) *Event, accepted func(queued bool)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.held = false
-	a.stopSummary()
+	a.held = nil
 	accepted(len(a.jobs) > 0)
-	a.jobs = append(a.jobs, a.newJob(id, run))
+	a.addJob(id, run)
 }
 
-func (a *Agent) newJob(id json.RawMessage, run func(*job) *Event) *job {
+// addJob adds a job behind those that are there. The lock is held.
+func (a *Agent) addJob(id json.RawMessage, run func(*job) *Event) *job {
+	a.stopSummary()
 	j := &job{id: id, run: run}
 	j.ctx, j.cancel = context.WithCancelCause(a.ctx)
+	a.jobs = append(a.jobs, j)
 	return j
 }
 
@@ -367,7 +370,7 @@ func (a *Agent) do(j *job) (terminal *Event) {
 // stopped reports a run that ended behind a whole turn, without its answer, and
 // returns its terminal event.
 func (a *Agent) stopped(j *job, text string) *Event {
-	a.hold()
+	a.hold(errors.New(text))
 	a.emit(j, &Event{Type: "error", Text: text})
 	return &Event{Type: "done", ID: j.id}
 }
@@ -375,33 +378,42 @@ func (a *Agent) stopped(j *job, text string) *Event {
 // broken reports a run that failed or was aborted and returns its terminal
 // event. m (nil: nothing) is what arrived of the last message, shown what may
 // be shown of it. Its text is kept: half thinking must not go back to a
-// provider, and a call of such a message is never run.
+// provider, and a call of such a message is never run. An attempt that would
+// have been made again was told already.
 func (a *Agent) broken(j *job, m, shown *Message, err error) *Event {
-	a.hold()
 	if m == nil {
 		m = assistantMessage(a.model)
 		shown = m
 	}
-	a.strip(j, m, err)
+	end := &Event{Type: "turn_end", Stop: "error", Err: err.Error()}
+	if j.ctx.Err() != nil {
+		end.Stop, end.Err = "aborted", ""
+	}
+	told := m.entry != ""
+	if !told {
+		m.strip(end.Stop, end.Err)
+	}
 	if len(m.Content) > 0 || a.atomic {
 		a.add(j, m, nil)
-		if shown != nil {
+		if shown != nil && !told {
 			a.emit(j, &Event{Type: "assistant_message", Message: shown})
 		}
 	}
-	a.emit(j, &Event{Type: "turn_end", Stop: m.Stop, Err: m.Err})
-	if m.Stop == "aborted" {
+	a.emit(j, end)
+	if end.Stop == "aborted" {
+		a.hold(errAborted)
 		return &Event{Type: "done", ID: j.id}
 	}
-	return a.stopped(j, m.Err)
+	if pe := (*providerError)(nil); a.atomic && a.autoCompact && !told && errors.As(err, &pe) && pe.overflow {
+		a.emit(j, &Event{Type: "compaction_end", Reason: "overflow", Stop: "overflow",
+			Err: "Context overflow recovery failed after one compact-and-retry attempt: " + end.Err})
+	}
+	return a.stopped(j, end.Err)
 }
 
 // strip makes a message that did not end well what it stays as.
-func (a *Agent) strip(j *job, m *Message, err error) {
-	m.Stop, m.Err = "error", err.Error()
-	if j.ctx.Err() != nil {
-		m.Stop, m.Err = "aborted", ""
-	}
+func (m *Message) strip(stop, err string) {
+	m.Stop, m.Err = stop, err
 	m.Content = slices.DeleteFunc(m.Content, func(b Block) bool {
 		return b.Type != "text" || strings.TrimSpace(b.Text) == ""
 	})
@@ -459,7 +471,7 @@ func (a *Agent) resume(s *session, r restored) {
 			a.usage.add(m.Usage)
 		}
 	}
-	a.queues[steering].messages, a.queues[followUp].messages, a.held = nil, nil, false
+	a.queues[steering].messages, a.queues[followUp].messages, a.held = nil, nil, nil
 }
 
 func (a *Agent) currentSession() *session {
@@ -481,6 +493,12 @@ func (a *Agent) chosen() choice {
 		return *a.next
 	}
 	return choice{a.model, a.provider, a.reasoning}
+}
+
+func (a *Agent) currentChoice() choice {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.chosen()
 }
 
 // choose changes who answers: now, or with the next turn of the running job.
@@ -552,7 +570,7 @@ func (a *Agent) answer(j *job, m *Message) *Event {
 		a.add(j, m, &Event{Type: "user_message", ID: j.id})
 	}
 	a.ext.wait(j.ctx)
-	a.tools = slices.Clone(a.builtin)
+	a.tools = a.builtin()
 	for _, t := range a.ext.allTools() {
 		if a.allows(t.name) {
 			a.tools = append(a.tools, t)
@@ -569,6 +587,9 @@ func (a *Agent) answer(j *job, m *Message) *Event {
 // job's terminal event.
 func (a *Agent) loop(j *job) *Event {
 	pauses, hollow, kind := 0, 0, steering
+	if !unanswered(a.messages) && !a.waiting(steering) {
+		kind = followUp // that is what this run is for
+	}
 	for step := 1; ; step++ {
 		if j.ctx.Err() != nil {
 			return a.broken(j, nil, nil, errAborted)
@@ -583,7 +604,7 @@ func (a *Agent) loop(j *job) *Event {
 		a.deliver(j, kind)
 		kind = steering
 		if e, reason := a.ext.guardTurn(j.ctx, step); e != nil {
-			a.hold()
+			a.hold(errors.New(reason))
 			a.emit(j, &Event{Type: "turn_end", Stop: "error", Err: reason})
 			a.emit(j, &Event{Type: "notice", Extension: e.Name, Level: "warn", Text: reason})
 			return &Event{Type: "done", ID: j.id}
@@ -609,9 +630,22 @@ func (a *Agent) loop(j *job) *Event {
 			if isHollow(m) {
 				a.emit(j, &Event{Type: "notice", Level: "warn", Text: "the model answered with reasoning only, twice"})
 			}
+			if a.atomic {
+				a.compactIfNear(j) // an abort of it does not make the run an aborted one
+			}
 			return &Event{Type: "done", ID: j.id}
 		}
 	}
+}
+
+// unanswered reports whether the last word is the user's.
+func unanswered(messages []*Message) bool {
+	for _, m := range slices.Backward(messages) {
+		if m.raw == nil {
+			return m.Role == "user"
+		}
+	}
+	return false
 }
 
 // keep takes a complete assistant message into the transcript, tells of what is
@@ -723,7 +757,7 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 		}
 		dropped := func() {
 			if a.atomic {
-				a.strip(j, m, pe)
+				m.strip("error", pe.message)
 				a.record(m, "")
 				a.emit(j, &Event{Type: "attempt_failed", Message: m})
 				started = false
@@ -736,7 +770,7 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 			compacted = true
 			dropped()
 			if cerr := a.compactNow(j, "overflow"); cerr != nil {
-				return nil, nil, fmt.Errorf("%w (and making room failed: %w)", err, cerr)
+				return m, shown, fmt.Errorf("%w (and making room failed: %w)", err, cerr)
 			}
 		case pe.badImage && a.model.Vision:
 			a.emit(j, &Event{Type: "notice", Level: "warn", Text: "the provider refused an image; images are left out from now on: " + pe.message})
@@ -750,7 +784,7 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 			retries++
 			dropped()
 			if err := a.backOff(j, retries, pe); err != nil {
-				return nil, nil, err
+				return m, shown, err
 			}
 		default:
 			return m, shown, err

@@ -2,8 +2,8 @@
 // share. Rules kept here:
 //
 //   - Ordinary commands run one after another in the lane. What interrupts
-//     (abort, abort_bash, answers to questions, ...), get_state and bash never
-//     wait behind them.
+//     (abort_bash, answers to questions, ...), get_state and bash never wait
+//     behind them; abort ends what those before it wait for, then takes its turn.
 //   - What was accepted is in the session before it is answered.
 //   - A change of the session ends the running job first, with its terminal
 //     events.
@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,16 +35,26 @@ type atomicServer struct {
 	token    string
 	lane     lane
 	work     sync.WaitGroup  // commands that run beside the lane
+	ctx      context.Context // of the commands that are read, until an abort comes
+	cancel   context.CancelCauseFunc
 	pending  []queuedMessage // what a dead process left, until it is recovered; guarded by agent.mu
 	recovery json.RawMessage // the report of start_pending_recovery; guarded by agent.mu
 
 	mu     sync.Mutex
-	shells map[*command]context.CancelFunc // running bash commands
-	notes  []*Message                      // bash results that the session does not hold yet
+	shells map[*atomicCommand]context.CancelFunc // running bash commands
+	notes  []bashNote                            // bash results that no session holds yet
 }
 
-func newAtomicServer(a *Agent, view *atomicView, s *setup, token string) *atomicServer {
-	return &atomicServer{agent: a, view: view, setup: s, token: token, pending: s.restored.pending, shells: map[*command]context.CancelFunc{}}
+// bashNote is what a bash command printed, and the session that gets it.
+type bashNote struct {
+	home    *session
+	message *Message
+}
+
+func newAtomicServer(a *Agent, view *atomicView, setup *setup, token string) *atomicServer {
+	s := &atomicServer{agent: a, view: view, setup: setup, token: token, pending: setup.restored.pending, shells: map[*atomicCommand]context.CancelFunc{}}
+	s.ctx, s.cancel = context.WithCancelCause(a.ctx)
+	return s
 }
 
 // lane runs tasks one after another, each when the one before has ended.
@@ -51,7 +62,6 @@ type lane struct {
 	mu      sync.Mutex
 	tasks   []func()
 	running bool
-	work    sync.WaitGroup
 }
 
 func (l *lane) add(task func()) {
@@ -60,7 +70,7 @@ func (l *lane) add(task func()) {
 	l.tasks = append(l.tasks, task)
 	if !l.running {
 		l.running = true
-		l.work.Go(l.run) // ends when there is no task left
+		go l.run() // ends when there is no task left
 	}
 }
 
@@ -79,8 +89,24 @@ func (l *lane) run() {
 	}
 }
 
+// wait returns when all tasks that were added have ended.
+func (l *lane) wait() {
+	done := make(chan struct{})
+	l.add(func() { close(done) })
+	<-done
+}
+
+// atomicCommand is a command with its arguments. The first error of these is
+// kept, so that a handler asks for all and then looks once; one that only reads
+// need not look.
+type atomicCommand struct {
+	*command
+	ctx context.Context // ends with an abort that comes behind it
+	err error
+}
+
 // handler answers a command; errAnswered: it did so itself.
-type handler func(*atomicServer, *command) (data any, err error)
+type handler func(*atomicServer, *atomicCommand) (data any, err error)
 
 var errAnswered = errors.New("answered")
 
@@ -94,7 +120,6 @@ func init() { // the handlers refer to the tables
 		"bash": (*atomicServer).bash, "abort_bash": (*atomicServer).abortBash, "clear_queue": (*atomicServer).clearQueue,
 		"get_state": (*atomicServer).getState, "extension_ui_response": (*atomicServer).uiResponse,
 		"panel_key": (*atomicServer).panelCommand, "panel_close": (*atomicServer).panelCommand,
-		"start_pending_recovery": (*atomicServer).startRecovery,
 	}
 	atomicCommands = map[string]handler{
 		"hello": (*atomicServer).hello, "prompt": (*atomicServer).prompt, "steer": (*atomicServer).steer, "follow_up": (*atomicServer).steer,
@@ -112,14 +137,15 @@ func init() { // the handlers refer to the tables
 		"navigate_tree": (*atomicServer).navigate, "set_label": (*atomicServer).setLabel, "set_session_name": (*atomicServer).setName,
 		"get_session_summary": (*atomicServer).summary, "list_sessions": (*atomicServer).list,
 		"list_workflow_runs": (*atomicServer).workflowRuns, "get_workflow_run_summary": (*atomicServer).workflowRun,
-		"get_commands": (*atomicServer).commands, "reload": (*atomicServer).reload,
+		"get_commands": (*atomicServer).commands, "reload": (*atomicServer).reload, "start_pending_recovery": (*atomicServer).startRecovery,
 	}
 }
 
 // run serves until the input ends. It reports whether the client was refused.
 func (s *atomicServer) run(in io.Reader) (refused bool) {
 	admitted := s.token == ""
-	serve(in, s.agent.start, func(c *command, err error) (stop bool) {
+	serve(in, s.agent.start, func(parsed *command, err error) (stop bool) {
+		c := &atomicCommand{command: parsed, ctx: s.ctx}
 		s.view.wait(s.agent.ctx, maxBacklog)
 		switch {
 		case !admitted && (err != nil || !c.knows(s.token)):
@@ -143,31 +169,36 @@ func (s *atomicServer) run(in io.Reader) (refused bool) {
 // finish ends what the input's end leaves: shells are cancelled, everything
 // else that was accepted is done.
 func (s *atomicServer) finish() {
-	s.lane.work.Wait()
+	s.lane.wait()
 	s.mu.Lock()
 	for _, cancel := range s.shells {
 		cancel()
 	}
 	s.mu.Unlock()
 	s.work.Wait()
-	s.lane.work.Wait()
-	s.agent.start()
+	s.agent.worker.Wait()
+	s.lane.add(s.takeNotes)
+	s.lane.wait()
 }
 
-func (s *atomicServer) answer(c *command, h handler) {
-	if data, err := h(s, c); err != errAnswered {
+func (s *atomicServer) answer(c *atomicCommand, h handler) {
+	data, err := h(s, c)
+	if c.err != nil {
+		err = c.err
+	}
+	if err != errAnswered {
 		s.respond(c, data, err)
 	}
 }
 
 // respond answers a command, in order with the agent's events.
-func (s *atomicServer) respond(c *command, data any, err error) {
+func (s *atomicServer) respond(c *atomicCommand, data any, err error) {
 	s.agent.mu.Lock()
 	defer s.agent.mu.Unlock()
 	s.respondLocked(c, data, err)
 }
 
-func (s *atomicServer) respondLocked(c *command, data any, err error) {
+func (s *atomicServer) respondLocked(c *atomicCommand, data any, err error) {
 	s.view.frame(true, func(dst []byte) []byte { return c.response(dst, data, err) })
 }
 
@@ -178,50 +209,75 @@ func (s *atomicServer) say(template string, values ...any) {
 	s.view.say(template, values...)
 }
 
-// oneOf reads an optional string that may be one of few.
-func (c *command) oneOf(key string, words ...string) (string, error) {
+func (c *atomicCommand) keep(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// need reads a required string, see want.
+func (c *atomicCommand) need(key string, wrong ...string) string {
+	v, err := c.want(key, wrong...)
+	c.keep(err)
+	return v
+}
+
+// opt reads an optional string.
+func (c *atomicCommand) opt(key string) string {
 	v, err := c.str(key)
-	if err == nil && !slices.Contains(words, v) && (v != "" || c.has(key)) {
-		err = fmt.Errorf("%s: %q must be one of %s, not %q", c.name, key, strings.Join(words, ", "), v)
-	}
-	return v, err
+	c.keep(err)
+	return v
 }
 
-// flag reads a boolean.
-func (c *command) flag(key string, required bool) (bool, error) {
-	switch v := string(c.object[key]); {
-	case v == "true" || v == "false":
-		return v == "true", nil
-	case v == "" && !required:
-		return false, nil
+// oneOf reads a string that is one of few words; "" when an optional one is
+// absent.
+func (c *atomicCommand) oneOf(key string, required bool, words ...string) string {
+	v, err := c.str(key)
+	if (required || c.has(key)) && (err != nil || !slices.Contains(words, v)) {
+		c.keep(c.wrong(key, "one of "+strings.Join(words, ", ")))
 	}
-	return false, fmt.Errorf("%s needs %q (true or false)", c.name, key)
+	return v
 }
 
-func (s *atomicServer) hello(c *command) (any, error) {
+// flag reads a boolean; false when an optional one is absent.
+func (c *atomicCommand) flag(key string, required bool) bool {
+	v := string(c.object[key])
+	if (required || c.has(key)) && v != "true" && v != "false" {
+		c.keep(c.wrong(key, "true or false"))
+	}
+	return v == "true"
+}
+
+// wrong is the error of an argument that is not what it must be.
+func (c *command) wrong(key, what string) error {
+	got := "nothing"
+	if c.has(key) {
+		got = shorten(string(c.object[key]), 100)
+	}
+	return fmt.Errorf("%s: %q must be %s, not %s", c.name, key, what, got)
+}
+
+func (s *atomicServer) hello(c *atomicCommand) (any, error) {
 	return map[string]any{"protocol": "atomic", "version": version()}, nil
 }
 
 // Prompting.
 
-func (s *atomicServer) prompt(c *command) (any, error) {
+func (s *atomicServer) prompt(c *atomicCommand) (any, error) {
 	a := s.agent
 	text, images, err := c.promptContent()
-	if err != nil {
-		return nil, err
+	c.keep(err)
+	behavior := c.oneOf("streamingBehavior", false, "steer", "followUp")
+	if c.err != nil {
+		return nil, c.err
 	}
-	behavior, err := c.oneOf("streamingBehavior", "steer", "followUp")
-	if err != nil {
-		return nil, err
-	}
-	disposition := "started"
-	if r, args := s.extensionCommand(text); r != nil {
-		if text = r.invoke(a.ctx, args); strings.TrimSpace(text) == "" {
+	if r, args := s.extensionCommand(c.ctx, text); r != nil {
+		if text = r.invoke(c.ctx, args); strings.TrimSpace(text) == "" {
 			return json.RawMessage(`{"disposition":"handled"}`), nil
 		}
 		behavior = cmp.Or(behavior, "followUp")
 	}
-	m, err := s.message(text, images)
+	m, err := s.message(c.ctx, text, images)
 	if err != nil {
 		return nil, err
 	}
@@ -239,37 +295,37 @@ func (s *atomicServer) prompt(c *command) (any, error) {
 		return nil, fmt.Errorf("the prompt could not be kept: %w", err)
 	}
 	a.submit(nil, func(j *job) *Event { return a.answer(j, m) }, func(bool) {
-		s.respondLocked(c, appendJSON(nil, `{"disposition":?}`, disposition), nil)
+		s.respondLocked(c, json.RawMessage(`{"disposition":"started"}`), nil)
 	})
 	return nil, errAnswered
 }
 
 // extensionCommand finds the extension command that a text calls.
-func (s *atomicServer) extensionCommand(text string) (r *registration, args string) {
+func (s *atomicServer) extensionCommand(ctx context.Context, text string) (r *registration, args string) {
 	if !strings.HasPrefix(text, "/") {
 		return nil, ""
 	}
-	s.agent.ext.wait(s.agent.ctx)
+	s.agent.ext.wait(ctx)
 	end := strings.IndexFunc(text+" ", unicode.IsSpace)
 	return s.agent.ext.command(text[1:end]), strings.TrimSpace(text[end:])
 }
 
 // message is a user message made from what a client sent.
-func (s *atomicServer) message(text string, images [][]byte) (*Message, error) {
-	text, err := expand(text, s.setup.skills, s.setup.templates)
-	return &Message{Role: "user", Content: promptBlocks(s.agent.ctx, text, images), Time: time.Now()}, err
+func (s *atomicServer) message(ctx context.Context, text string, images [][]byte) (*Message, error) {
+	text, err := expand(text, *s.setup.skills.Load(), s.setup.templates)
+	return &Message{Role: "user", Content: promptBlocks(ctx, text, images), Time: time.Now()}, err
 }
 
 // steer is also follow_up.
-func (s *atomicServer) steer(c *command) (any, error) {
+func (s *atomicServer) steer(c *atomicCommand) (any, error) {
 	text, images, err := c.promptContent()
 	if err != nil {
 		return nil, err
 	}
-	if r, _ := s.extensionCommand(text); r != nil {
+	if r, _ := s.extensionCommand(c.ctx, text); r != nil {
 		return nil, fmt.Errorf("extension command %q cannot be queued: use prompt, which runs it at once", "/"+r.name)
 	}
-	m, err := s.message(text, images)
+	m, err := s.message(c.ctx, text, images)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +336,7 @@ func (s *atomicServer) steer(c *command) (any, error) {
 	return s.enqueue(c, kind, m)
 }
 
-func (s *atomicServer) enqueue(c *command, kind int, m *Message) (any, error) {
+func (s *atomicServer) enqueue(c *atomicCommand, kind int, m *Message) (any, error) {
 	err := s.agent.enqueue(kind, m, func() { s.respondLocked(c, json.RawMessage(`{"disposition":"queued"}`), nil) })
 	if err == nil {
 		err = errAnswered
@@ -289,19 +345,22 @@ func (s *atomicServer) enqueue(c *command, kind int, m *Message) (any, error) {
 }
 
 // abort is answered when the job has ended; then what is queued goes on.
-func (s *atomicServer) abort(c *command) (any, error) {
-	s.agent.mu.Lock()
-	s.agent.abort()
-	s.agent.mu.Unlock()
-	s.work.Go(func() {
-		a := s.agent
-		aborted := s.quiet(nil)
+func (s *atomicServer) abort(c *atomicCommand) (any, error) {
+	a := s.agent
+	a.mu.Lock()
+	aborted := len(a.jobs) > 0
+	a.abort()
+	a.mu.Unlock()
+	s.cancel(errAborted)
+	s.ctx, s.cancel = context.WithCancelCause(a.ctx)
+	s.lane.add(func() {
+		aborted = s.quiet(nil) || aborted
 		defer a.start()
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		s.respondLocked(c, nil, nil)
 		if aborted && a.pending() > 0 {
-			a.held = false
+			a.held = nil
 			a.carryOn()
 		}
 	})
@@ -326,17 +385,17 @@ func (s *atomicServer) quiet(change func()) (was bool) {
 	return was
 }
 
-func (s *atomicServer) abortCompaction(c *command) (any, error) {
+func (s *atomicServer) abortCompaction(c *atomicCommand) (any, error) {
 	a := s.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.compacting {
+	if a.compacting != "" {
 		a.abort()
 	}
 	return nil, nil
 }
 
-func (s *atomicServer) abortRetry(c *command) (any, error) {
+func (s *atomicServer) abortRetry(c *atomicCommand) (any, error) {
 	s.agent.mu.Lock()
 	cancel := s.agent.retry.cancel
 	s.agent.mu.Unlock()
@@ -344,16 +403,16 @@ func (s *atomicServer) abortRetry(c *command) (any, error) {
 	return nil, nil
 }
 
-func (s *atomicServer) clearQueue(c *command) (any, error) {
+func (s *atomicServer) clearQueue(c *atomicCommand) (any, error) {
 	texts, err := s.agent.clearQueues()
 	return appendJSON(nil, `{"steering":?,"followUp":?}`, encode(texts[steering]), encode(texts[followUp])), err
 }
 
 // startRecovery lets a run answer what a dead process left: queued messages,
 // and a prompt without an answer. It is done once for a loaded session.
-func (s *atomicServer) startRecovery(c *command) (any, error) {
-	if _, err := c.oneOf("reason", "startup", "resume", "workflow_stage_resume"); err != nil {
-		return nil, err
+func (s *atomicServer) startRecovery(c *atomicCommand) (any, error) {
+	if c.oneOf("reason", false, "startup", "resume", "workflow_stage_resume"); c.err != nil {
+		return nil, c.err
 	}
 	a := s.agent
 	a.mu.Lock()
@@ -361,10 +420,13 @@ func (s *atomicServer) startRecovery(c *command) (any, error) {
 	first := s.recovery == nil
 	if first {
 		for _, q := range s.pending {
-			kind := slices.Index(queueNames[:], q.kind)
+			kind := steering
+			if q.kind == queueNames[followUp] {
+				kind = followUp
+			}
 			a.queues[kind].messages = append(a.queues[kind].messages, q)
 		}
-		if n := len(a.messages); n > 0 && a.messages[n-1].Role == "user" && len(a.jobs) == 0 && a.messages[n-1].raw == nil {
+		if unanswered(a.messages) && len(a.jobs) == 0 {
 			replayed++
 		}
 		s.pending = nil
@@ -377,9 +439,9 @@ func (s *atomicServer) startRecovery(c *command) (any, error) {
 			a.queueChanged()
 		}
 		if replayed > 0 {
-			a.held = false
+			a.held = nil
 			if len(a.jobs) == 0 {
-				a.jobs = append(a.jobs, a.newJob(nil, func(j *job) *Event { return a.answer(j, nil) }))
+				a.addJob(nil, func(j *job) *Event { return a.answer(j, nil) })
 			}
 		}
 	}
@@ -417,14 +479,14 @@ func openCalls(messages []*Message) (calls []*Block) {
 
 // State.
 
-func (s *atomicServer) getState(c *command) (any, error) {
+func (s *atomicServer) getState(c *atomicCommand) (any, error) {
 	a := s.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	chosen := a.chosen()
 	dst := appendModel([]byte(`{"model":`), chosen.model)
 	dst = appendJSON(dst, `,"thinkingLevel":?,"isStreaming":?,"isCompacting":?,"steeringMode":?,"followUpMode":?`,
-		levelName(chosen.model, chosen.reasoning), len(a.jobs) > 0, a.compacting, queueMode(a.queues[steering]), queueMode(a.queues[followUp]))
+		levelName(chosen.model, chosen.reasoning), len(a.jobs) > 0 && a.compacting != "manual", a.compacting != "", queueMode(a.queues[steering]), queueMode(a.queues[followUp]))
 	if path := a.session.path; path != "" {
 		dst = appendJSON(dst, `,"sessionLocation":?,"sessionFile":?`, path, path)
 	}
@@ -447,7 +509,7 @@ func queueMode(q queue) string {
 	return "one-at-a-time"
 }
 
-func (s *atomicServer) getMessages(c *command) (any, error) {
+func (s *atomicServer) getMessages(c *atomicCommand) (any, error) {
 	s.agent.mu.Lock()
 	messages := s.agent.messages
 	s.agent.mu.Unlock()
@@ -456,7 +518,7 @@ func (s *atomicServer) getMessages(c *command) (any, error) {
 	}, nil
 }
 
-func (s *atomicServer) lastText(c *command) (any, error) {
+func (s *atomicServer) lastText(c *atomicCommand) (any, error) {
 	a := s.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -481,17 +543,6 @@ func appendModel(dst []byte, m *Model) []byte {
 		m.Price.Input, m.Price.Output, m.Price.CacheRead, m.Price.CacheWrite)
 }
 
-func appendModels(dst []byte, models []*Model) []byte {
-	dst = append(dst, '[')
-	for i, m := range models {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendModel(dst, m)
-	}
-	return append(dst, ']')
-}
-
 // levelName is the level that a model is asked with.
 func levelName(m *Model, level string) string { return cmp.Or(m.clamp(level), "off") }
 
@@ -500,31 +551,21 @@ func levels(m *Model) []string {
 	return slices.DeleteFunc(slices.Clone(reasoningLevels), func(l string) bool { _, ok := m.Levels[l]; return !ok && l != "off" })
 }
 
-func (s *atomicServer) setModel(c *command) (any, error) {
-	provider, err := c.want("provider")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) setModel(c *atomicCommand) (any, error) {
+	provider, id, persist := c.need("provider"), c.need("modelId", "model", "model_id"), c.flag("persist", false)
+	if c.err != nil {
+		return nil, c.err
 	}
-	id, err := c.want("modelId", "model", "model_id")
-	if err != nil {
-		return nil, err
-	}
-	persist, err := c.flag("persist", false)
-	if err != nil {
-		return nil, err
-	}
+	var m *Model
 	p, err := s.setup.catalog.provider(provider)
+	if err == nil {
+		m, err = p.model(id)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("Model not found: %s/%s", provider, id)
 	}
-	m, err := p.model(id)
-	if err != nil {
-		return nil, fmt.Errorf("Model not found: %s/%s", provider, id)
-	}
-	if err := s.choose(s.setup.configured(m), "set", persist); err != nil {
-		return nil, err
-	}
-	return json.RawMessage(appendModel(nil, m)), nil
+	m = s.setup.configured(m)
+	return json.RawMessage(appendModel(nil, m)), s.choose(m, "set", persist)
 }
 
 // choose makes a model the one that answers from the next turn on.
@@ -533,27 +574,34 @@ func (s *atomicServer) choose(m *Model, source string, persist bool) error {
 	if err != nil {
 		return err
 	}
-	a := s.agent
-	a.mu.Lock()
-	before := a.chosen()
-	a.mu.Unlock()
-	a.choose(func(c *choice) { c.model, c.provider = m, client })
-	if _, err := a.session.append("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID); err != nil {
+	before := s.agent.currentChoice()
+	wanted := cmp.Or(s.setup.settings.ModelThinkingLevels[m.ref()], before.reasoning)
+	s.agent.choose(func(c *choice) { c.model, c.provider, c.reasoning = m, client, wanted })
+	session := s.agent.currentSession()
+	if _, err := session.append("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID); err != nil {
 		return err
 	}
 	if m != before.model {
 		s.say(`{"type":"model_changed","model":?,"previousModel":?,"source":?}`, appendModel(nil, m), appendModel(nil, before.model), source)
 	}
+	level := levelName(m, wanted)
+	if level != levelName(before.model, before.reasoning) {
+		if _, err := session.append("thinking_level_change", `"thinkingLevel":?`, level); err != nil {
+			return err
+		}
+		s.say(`{"type":"thinking_level_changed","level":?}`, level)
+	}
 	if !persist {
 		return nil
 	}
-	return s.setup.settings.save(map[string]any{"defaultProvider": m.Provider, "defaultModel": m.ID, "defaultThinkingLevel": levelName(m, before.reasoning)})
+	return s.setup.settings.save(map[string]any{"defaultProvider": m.Provider, "defaultModel": m.ID, "defaultThinkingLevel": level})
 }
 
 // available are the models of providers that have a key.
 func (s *atomicServer) available() (models []*Model) {
+	current := s.agent.currentChoice().model.Provider
 	for _, p := range s.setup.catalog {
-		if key, err := credential(p, s.setup.keyFor(p), s.setup.home); err == nil && (key != "" || p.Name == s.agent.model.Provider) {
+		if key, err := credential(p, s.setup.keyFor(p), s.setup.home); err == nil && (key != "" || p.Name == current) {
 			for _, m := range p.models() {
 				models = append(models, s.setup.configured(m))
 			}
@@ -562,32 +610,26 @@ func (s *atomicServer) available() (models []*Model) {
 	return models
 }
 
-func (s *atomicServer) cycleModel(c *command) (any, error) {
-	persist, err := c.flag("persist", false)
-	models := s.available()
-	if err != nil || len(models) < 2 {
-		return json.RawMessage("null"), err
+func (s *atomicServer) cycleModel(c *atomicCommand) (any, error) {
+	persist, models := c.flag("persist", false), s.available()
+	if c.err != nil || len(models) < 2 {
+		return json.RawMessage("null"), nil
 	}
-	s.agent.mu.Lock()
-	now := s.agent.chosen()
-	s.agent.mu.Unlock()
-	at := slices.IndexFunc(models, func(m *Model) bool { return m.Provider == now.model.Provider && m.ID == now.model.ID })
+	now := s.agent.currentChoice().model.ref()
+	at := slices.IndexFunc(models, func(m *Model) bool { return m.ref() == now })
 	m := models[(at+1)%len(models)]
 	if err := s.choose(m, "cycle", persist); err != nil {
 		return nil, err
 	}
-	return appendJSON(nil, `{"model":?,"thinkingLevel":?,"isScoped":false}`, appendModel(nil, m), levelName(m, now.reasoning)), nil
+	return appendJSON(nil, `{"model":?,"thinkingLevel":?,"isScoped":false}`, appendModel(nil, m), levelName(m, s.agent.currentChoice().reasoning)), nil
 }
 
-func (s *atomicServer) availableModels(c *command) (any, error) {
-	return appendJSON(nil, `{"models":?,"scopedModels":[],"oauthProviders":[],"customAuthProviders":[],"providerAuthStatuses":[]}`, appendModels(nil, s.available())), nil
+func (s *atomicServer) availableModels(c *atomicCommand) (any, error) {
+	return appendJSON(nil, `{"models":?,"scopedModels":[],"oauthProviders":[],"customAuthProviders":[],"providerAuthStatuses":[]}`, appendList(nil, s.available(), appendModel)), nil
 }
 
-func (s *atomicServer) logout(c *command) (any, error) {
-	name, err := c.want("provider")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) logout(c *atomicCommand) (any, error) {
+	name := c.need("provider")
 	p, err := s.setup.catalog.provider(name)
 	if err != nil {
 		return nil, err
@@ -602,35 +644,24 @@ func (s *atomicServer) logout(c *command) (any, error) {
 			break
 		}
 	}
-	return appendJSON(nil, `{"provider":?,"authStatus":?,"models":?,"scopedModels":[]}`, name, status, appendModels(nil, s.available())), nil
+	return appendJSON(nil, `{"provider":?,"authStatus":?,"models":?,"scopedModels":[]}`, name, status, appendList(nil, s.available(), appendModel)), nil
 }
 
-func (s *atomicServer) setThinking(c *command) (any, error) {
-	word, err := c.want("level")
-	if err != nil {
-		return nil, err
-	}
-	level, err := parseReasoning(word)
-	if err != nil {
-		return nil, err
-	}
-	persist, err := c.flag("persist", false)
-	if err != nil {
-		return nil, err
+func (s *atomicServer) setThinking(c *atomicCommand) (any, error) {
+	level, persist := c.oneOf("level", true, reasoningLevels...), c.flag("persist", false)
+	if c.err != nil {
+		return nil, c.err
 	}
 	level, m, err := s.chooseLevel(level)
 	if err == nil && persist {
-		err = s.setup.settings.save(map[string]any{"defaultThinkingLevel": level})
+		err = s.setup.settings.saveLevel(m, level)
 	}
 	return appendJSON(nil, `{"level":?,"provider":?,"modelId":?}`, level, m.Provider, m.ID), err
 }
 
 // chooseLevel changes the thinking level and returns the one it comes to.
 func (s *atomicServer) chooseLevel(level string) (string, *Model, error) {
-	a := s.agent
-	a.mu.Lock()
-	now := a.chosen()
-	a.mu.Unlock()
+	a, now := s.agent, s.agent.currentChoice()
 	level = levelName(now.model, level)
 	if level == levelName(now.model, now.reasoning) {
 		return level, now.model, nil
@@ -641,10 +672,8 @@ func (s *atomicServer) chooseLevel(level string) (string, *Model, error) {
 	return level, now.model, err
 }
 
-func (s *atomicServer) cycleThinking(c *command) (any, error) {
-	s.agent.mu.Lock()
-	now := s.agent.chosen()
-	s.agent.mu.Unlock()
+func (s *atomicServer) cycleThinking(c *atomicCommand) (any, error) {
+	now := s.agent.currentChoice()
 	if len(now.model.Levels) == 0 {
 		return json.RawMessage("null"), nil
 	}
@@ -654,21 +683,16 @@ func (s *atomicServer) cycleThinking(c *command) (any, error) {
 	return appendJSON(nil, `{"level":?}`, level), err
 }
 
-func (s *atomicServer) thinkingLevels(c *command) (any, error) {
-	s.agent.mu.Lock()
-	defer s.agent.mu.Unlock()
-	return appendJSON(nil, `{"levels":?}`, encode(levels(s.agent.chosen().model))), nil
+func (s *atomicServer) thinkingLevels(c *atomicCommand) (any, error) {
+	return appendJSON(nil, `{"levels":?}`, encode(levels(s.agent.currentChoice().model))), nil
 }
 
 // Queue modes, compaction and retry.
 
-func (s *atomicServer) setQueueMode(c *command) (any, error) {
-	if _, err := c.want("mode"); err != nil {
-		return nil, err
-	}
-	mode, err := c.oneOf("mode", "all", "one-at-a-time")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) setQueueMode(c *atomicCommand) (any, error) {
+	mode := c.oneOf("mode", true, "all", "one-at-a-time")
+	if c.err != nil {
+		return nil, c.err
 	}
 	kind := steering
 	if c.name == "set_follow_up_mode" {
@@ -680,10 +704,10 @@ func (s *atomicServer) setQueueMode(c *command) (any, error) {
 	return nil, nil
 }
 
-func (s *atomicServer) setSwitch(c *command) (any, error) {
-	on, err := c.flag("enabled", true)
-	if err != nil {
-		return nil, err
+func (s *atomicServer) setSwitch(c *atomicCommand) (any, error) {
+	on := c.flag("enabled", true)
+	if c.err != nil {
+		return nil, c.err
 	}
 	a := s.agent
 	a.mu.Lock()
@@ -700,14 +724,14 @@ func (s *atomicServer) setSwitch(c *command) (any, error) {
 }
 
 // compact ends what runs and waits for the compaction.
-func (s *atomicServer) compact(c *command) (any, error) {
-	o, err := s.setup.settings.order(c)
+func (s *atomicServer) compact(c *atomicCommand) (any, error) {
+	o, err := s.setup.settings.order(c.command)
 	if err != nil {
 		return nil, err
 	}
 	s.takeNotes()
 	var result json.RawMessage
-	s.exclusively(func(j *job) (end *Event) {
+	s.exclusively(c, func(j *job) (end *Event) {
 		result, err, end = s.agent.compactLines(j, o)
 		return end
 	})
@@ -715,13 +739,14 @@ func (s *atomicServer) compact(c *command) (any, error) {
 }
 
 // exclusively ends the running job, and runs another to its end.
-func (s *atomicServer) exclusively(run func(*job) *Event) {
-	a := s.agent
-	s.quiet(func() { a.jobs = append(a.jobs, a.newJob(nil, run)) })
+func (s *atomicServer) exclusively(c *atomicCommand, run func(*job) *Event) {
+	a, j := s.agent, (*job)(nil)
+	s.quiet(func() { j = a.addJob(nil, run) })
+	defer context.AfterFunc(c.ctx, func() { j.cancel(errAborted) })()
 	a.start()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.jobs) > 0 && a.ctx.Err() == nil {
+	for slices.Contains(a.jobs, j) {
 		a.settled.Wait()
 	}
 }
@@ -730,25 +755,28 @@ func (s *atomicServer) exclusively(run func(*job) *Event) {
 
 // bash runs a command of the client beside everything else. Its output goes to
 // the client now, and to the model with the next prompt.
-func (s *atomicServer) bash(c *command) (any, error) {
-	text, err := c.want("command")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) bash(c *atomicCommand) (any, error) {
+	text, private := c.need("command"), c.flag("excludeFromContext", false)
+	if c.err != nil {
+		return nil, c.err
 	}
-	private, err := c.flag("excludeFromContext", false)
-	if err != nil {
-		return nil, err
-	}
-	home := s.agent.currentSession()
+	s.agent.mu.Lock()
+	home, env := s.agent.session, *s.setup.env
+	s.agent.mu.Unlock()
+	env.spillDir = filepath.Join(os.TempDir(), fmt.Sprintf("zot-%d", os.Getuid()), home.id)
 	ctx, cancel := context.WithCancel(s.agent.ctx)
 	s.mu.Lock()
 	s.shells[c] = cancel
 	s.mu.Unlock()
-	id := cmp.Or(string(c.id), "null")
+	id := []byte{}
+	if c.id != nil {
+		id = appendJSON(nil, `"id":?,`, c.id)
+	}
 	s.work.Go(func() {
 		defer cancel()
-		r, err := runShell(ctx, &toolEnv{cwd: s.setup.cwd, dropEnv: s.setup.ToolEnvDrop}, text, 0, true, func(channel, delta string) {
-			s.view.say(`{"type":"bash_execution_update","id":?,"channel":?,"delta":?}`, json.RawMessage(id), channel, delta)
+		r, err := runShell(ctx, &env, text, 0, true, func(channel, delta string) {
+			s.view.wait(ctx, backlog)
+			s.view.say(`{"type":"bash_execution_update",?"channel":?,"delta":?}`, id, channel, delta)
 		})
 		s.mu.Lock()
 		delete(s.shells, c)
@@ -757,77 +785,63 @@ func (s *atomicServer) bash(c *command) (any, error) {
 			s.respond(c, nil, err)
 			return
 		}
-		data := appendJSON(nil, `{"output":?`, r.output)
-		if r.state != nil && r.state.ExitCode() >= 0 && !r.aborted {
-			data = appendJSON(data, `,"exitCode":?`, r.state.ExitCode())
-		}
-		data = appendJSON(data, `,"cancelled":?,"truncated":?`, r.aborted, r.truncation != nil)
-		if r.truncation != nil {
-			data = appendJSON(data, `,"fullOutputPath":?`, encode(r.fullOutput))
-		}
-		note := appendJSON(nil, `{"role":"bashExecution","command":?,?`, text, data[1:])
-		if private {
-			note = append(note, `,"excludeFromContext":true`...)
-		}
-		m, err := parseAgentMessage(appendJSON(note, `,"timestamp":?}`, time.Now().UnixMilli()))
+		m, err := r.message(text, private)
 		if err == nil {
-			err = s.keepNote(home, m)
+			s.mu.Lock()
+			s.notes = append(s.notes, bashNote{home, m})
+			s.mu.Unlock()
+			s.lane.add(s.takeNotes)
 		}
-		s.respond(c, append(json.RawMessage(data), '}'), err)
+		s.respond(c, append(r.appendFields(json.RawMessage("{")), '}'), err)
 	})
 	return nil, errAnswered
 }
 
-// keepNote saves what a bash command printed in the session where it began. In
-// the one that is open it must not come between the messages of a run.
-func (s *atomicServer) keepNote(home *session, m *Message) error {
-	if s.agent.currentSession() == home {
-		s.mu.Lock()
-		s.notes = append(s.notes, m)
-		s.mu.Unlock()
-		s.lane.add(s.takeNotes)
-		return nil
-	}
-	if home.path == "" {
-		return nil
-	}
-	other, _, err := openSession(home.path)
-	if err != nil {
-		return err
-	}
-	defer other.close()
-	return other.addMessage(m, "")
-}
-
-// takeNotes puts bash results into the conversation, unless a job runs: then
-// the next prompt does. Only the lane calls it.
+// takeNotes saves bash results, each in the session where it began. In the one
+// that is open it must not come between the messages of a run: while one runs
+// it waits for the next prompt. Only the lane calls it.
 func (s *atomicServer) takeNotes() {
 	a := s.agent
 	a.mu.Lock()
-	idle := len(a.jobs) == 0
+	open, idle := a.session, len(a.jobs) == 0
 	a.mu.Unlock()
-	if !idle {
-		return
-	}
 	s.mu.Lock()
 	notes := s.notes
 	s.notes = nil
 	s.mu.Unlock()
-	for _, m := range notes {
-		a.record(m, "")
-		a.mu.Lock()
-		a.messages = append(a.messages, m)
-		a.mu.Unlock()
+	for _, n := range notes {
+		switch here := n.home == open || open.path != "" && n.home.path == open.path; {
+		case here && idle:
+			a.add(nil, n.message, nil)
+		case here:
+			s.mu.Lock()
+			s.notes = append(s.notes, n)
+			s.mu.Unlock()
+		case n.home.path != "":
+			if err := n.save(); err != nil {
+				a.tell(&Event{Type: "notice", Level: "error", Text: "what a bash command printed is not in its session: " + err.Error()})
+			}
+		}
 	}
 }
 
-func (s *atomicServer) abortBash(c *command) (any, error) {
-	target := c.object["requestId"]
+// save writes a note to a session that is not open any more.
+func (n bashNote) save() error {
+	home, _, err := openSession(n.home.path)
+	if errors.Is(err, fs.ErrNotExist) { // nothing was worth a file so far
+		home, err = n.home, nil
+	}
+	if err != nil {
+		return err
+	}
+	defer home.close()
+	return home.addMessage(n.message, "")
+}
+
+func (s *atomicServer) abortBash(c *atomicCommand) (any, error) {
+	var target json.RawMessage
 	if c.has("requestId") {
-		var err error
-		if target, err = normalize(target); err != nil {
-			return nil, err
-		}
+		target, _ = normalize(c.object["requestId"])
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -842,14 +856,19 @@ func (s *atomicServer) abortBash(c *command) (any, error) {
 // Sessions.
 
 // replace puts another session in the place of the open one, after the running
-// job.
-func (s *atomicServer) replace(c *command, next *session, notes []string, data json.RawMessage) (any, error) {
+// job. Its working directory becomes ours, if there is one.
+func (s *atomicServer) replace(c *atomicCommand, next *session, notes []string, data json.RawMessage) (any, error) {
+	s.quiet(nil)
 	s.takeNotes()
 	r := next.restore()
 	var old *session
+	moves := isDir(next.cwd)
 	s.quiet(func() {
 		old = s.agent.session
 		s.open(next, r)
+		if moves {
+			s.setup.cwd, s.setup.env.cwd = next.cwd, next.cwd
+		}
 		for _, n := range notes {
 			s.view.note("warning", "zot", n)
 		}
@@ -863,7 +882,10 @@ func (s *atomicServer) replace(c *command, next *session, notes []string, data j
 // left with, unless the flags name one. The agent is locked and idle.
 func (s *atomicServer) open(next *session, r restored) {
 	a := s.agent
-	a.resume(next, r)
+	queued := a.pending()
+	if a.resume(next, r); queued > 0 {
+		a.queueChanged()
+	}
 	s.pending, s.recovery = r.pending, nil
 	if s.setup.flagLevel == "" {
 		a.reasoning = cmp.Or(r.level, a.reasoning)
@@ -877,10 +899,10 @@ func (s *atomicServer) open(next *session, r restored) {
 
 const notCancelled = `{"cancelled":false}`
 
-func (s *atomicServer) newSession(c *command) (any, error) {
-	parent, err := c.str("parentSession")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) newSession(c *atomicCommand) (any, error) {
+	parent := c.opt("parentSession")
+	if c.err != nil {
+		return nil, c.err
 	}
 	next, err := newSession(s.setup.sessions, s.setup.cwd, "", parent)
 	if err == nil {
@@ -892,23 +914,21 @@ func (s *atomicServer) newSession(c *command) (any, error) {
 	return s.replace(c, next, nil, json.RawMessage(notCancelled))
 }
 
-func (s *atomicServer) switchSession(c *command) (any, error) {
-	path, err := c.str("sessionPath")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) switchSession(c *atomicCommand) (any, error) {
+	path, dir, cwd := c.opt("sessionPath"), c.opt("sessionDirectory"), c.opt("cwdOverride")
+	if cwd != "" && !isDir(cwd) {
+		c.keep(c.wrong("cwdOverride", "a directory"))
 	}
 	if path == "" {
-		id, err := c.want("sessionId")
-		if err != nil {
-			return nil, err
+		id := c.need("sessionId")
+		found, err := sessionPath(cmp.Or(dir, s.setup.sessions), id)
+		if path = found; err == nil && path == "" {
+			err = fmt.Errorf("Session not found: %s", id)
 		}
-		dir, err := c.str("sessionDirectory")
-		if err != nil {
-			return nil, err
-		}
-		if path, err = findSession(cmp.Or(dir, s.setup.sessions), id); err != nil {
-			return nil, err
-		}
+		c.keep(err)
+	}
+	if c.err != nil {
+		return nil, c.err
 	}
 	if path == s.agent.currentSession().path {
 		return json.RawMessage(notCancelled), nil
@@ -917,14 +937,15 @@ func (s *atomicServer) switchSession(c *command) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	next.cwd = cmp.Or(cwd, next.cwd)
 	return s.replace(c, next, notes, json.RawMessage(notCancelled))
 }
 
 // importSession copies a session file into our directory and opens it.
-func (s *atomicServer) importSession(c *command) (any, error) {
-	path, err := c.want("inputPath", "path", "sessionPath")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) importSession(c *atomicCommand) (any, error) {
+	path := c.need("inputPath", "path", "sessionPath")
+	if c.err != nil {
+		return nil, c.err
 	}
 	next, notes, err := importSession(path, s.setup.sessions)
 	if err != nil {
@@ -933,15 +954,16 @@ func (s *atomicServer) importSession(c *command) (any, error) {
 	return s.replace(c, next, notes, json.RawMessage(notCancelled))
 }
 
-func (s *atomicServer) deleteSession(c *command) (any, error) {
-	id, err := c.str("sessionId")
-	if err == nil && id == "" {
-		if id, err = c.str("id"); err != nil || id == "" {
-			err = errors.New("delete_session requires sessionId")
-		}
+func (s *atomicServer) deleteSession(c *atomicCommand) (any, error) {
+	id := c.opt("sessionId")
+	if !c.has("sessionId") {
+		id = c.opt("id")
 	}
-	if err != nil {
-		return nil, err
+	if id == "" {
+		c.keep(errors.New("delete_session requires sessionId"))
+	}
+	if c.err != nil {
+		return nil, c.err
 	}
 	if id == s.agent.currentSession().id {
 		return nil, fmt.Errorf("Cannot delete the session that is currently open: %s", id)
@@ -950,18 +972,16 @@ func (s *atomicServer) deleteSession(c *command) (any, error) {
 }
 
 // fork is also clone.
-func (s *atomicServer) fork(c *command) (any, error) {
+func (s *atomicServer) fork(c *atomicCommand) (any, error) {
 	data := json.RawMessage(notCancelled)
 	var next *session
 	var err error
 	if c.name == "clone" {
 		next, err = s.agent.currentSession().clone()
 	} else {
-		var id, text string
-		if id, err = c.want("entryId"); err == nil {
-			next, text, err = s.agent.currentSession().fork(id)
-			data = appendJSON(nil, `{"text":?,"cancelled":false}`, text)
-		}
+		var text string
+		next, text, err = s.agent.currentSession().fork(c.need("entryId"))
+		data = appendJSON(nil, `{"text":?,"cancelled":false}`, text)
 	}
 	if err != nil {
 		return nil, err
@@ -969,65 +989,61 @@ func (s *atomicServer) fork(c *command) (any, error) {
 	return s.replace(c, next, nil, data)
 }
 
-func (s *atomicServer) forkMessages(c *command) (any, error) {
-	dst := []byte(`{"messages":[`)
-	for i, p := range s.agent.currentSession().forkPoints() {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendJSON(dst, `{"entryId":?,"text":?}`, p.entryID, p.text)
-	}
-	return json.RawMessage(append(dst, "]}"...)), nil
+func (s *atomicServer) forkMessages(c *atomicCommand) (any, error) {
+	return appendJSON(nil, `{"messages":?}`, appendList(nil, s.agent.currentSession().forkPoints(), func(dst []byte, p forkPoint) []byte {
+		return appendJSON(dst, `{"entryId":?,"text":?}`, p.entryID, p.text)
+	})), nil
 }
 
-func (s *atomicServer) entries(c *command) (any, error) {
-	since, err := c.str("since")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) entries(c *atomicCommand) (any, error) {
 	session := s.agent.currentSession()
-	list, err := session.entriesSince(since)
+	list, err := session.entriesSince(c.opt("since"))
 	return appendJSON(nil, `{"entries":?,"leafId":?}`, list, orNull(session.leafID())), err
 }
 
-func (s *atomicServer) tree(c *command) (any, error) {
+func (s *atomicServer) tree(c *atomicCommand) (any, error) {
 	session := s.agent.currentSession()
 	return appendJSON(nil, `{"tree":?,"leafId":?}`, session.tree(), orNull(session.leafID())), nil
 }
 
 // navigate moves to another place of the tree. Before a message of the user it
 // gives that text back, to be written anew.
-func (s *atomicServer) navigate(c *command) (any, error) {
-	id, err := c.want("targetId", "entryId")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) navigate(c *atomicCommand) (any, error) {
+	id, summarize := c.need("targetId", "entryId"), c.flag("summarize", false)
 	session := s.agent.currentSession()
+	to := session.entry(id)
+	if to == nil {
+		c.keep(notFound(id))
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
 	data := json.RawMessage(notCancelled)
-	for _, p := range session.forkPoints() {
-		if p.entryID == id {
-			data = appendJSON(nil, `{"editorText":?,"cancelled":false}`, p.text)
+	if to.isUser() {
+		data = appendJSON(nil, `{"editorText":?,"cancelled":false}`, to.message().text())
+		id = to.parent
+	}
+	s.quiet(nil)
+	s.takeNotes()
+	before := session.branch()
+	var text string
+	var err error
+	if left := leftBehind(before, session.entry(id).branch()); summarize && len(left) > 0 {
+		s.exclusively(c, func(j *job) *Event {
+			s.agent.emit(j, &Event{Type: "branch_summary_start"})
+			text, err = s.agent.summarize(j, serialize(left), summaryChars)
+			return &Event{Type: "branch_summary_end"}
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
-	summarize, err := c.flag("summarize", false)
-	if err != nil {
-		return nil, err
-	}
-	from, before := session.leafID(), session.branch()
 	if err := session.navigate(id); err != nil {
 		return nil, err
 	}
-	if left := leftBehind(before, session.branch()); summarize && len(left) > 0 {
-		var text string
-		s.exclusively(func(j *job) *Event {
-			text, err = s.agent.summarize(j, serialize(left), summaryChars)
-			return &Event{Type: "branch_summary"}
-		})
-		if err == nil {
-			_, err = session.append("branch_summary", `"fromId":?,"summary":?`, from, text)
-		}
-		if err != nil {
-			return nil, errors.Join(err, session.navigate(from))
+	if text != "" {
+		if _, err := session.append("branch_summary", `"fromId":?,"summary":?`, before[len(before)-1].id, text); err != nil {
+			return nil, err
 		}
 	}
 	r := session.restore()
@@ -1036,39 +1052,34 @@ func (s *atomicServer) navigate(c *command) (any, error) {
 }
 
 // leftBehind are the messages of a branch that another does not have.
-func leftBehind(before, after []*entry) (left []*Message) {
-	for _, e := range before {
-		if m := e.message(); m != nil && !slices.Contains(after, e) {
-			left = append(left, m)
-		}
+func leftBehind(before, after []*entry) []*Message {
+	n := 0
+	for n < min(len(before), len(after)) && before[n] == after[n] {
+		n++
 	}
-	return left
+	return messagesOf(before[n:])
 }
 
-func (s *atomicServer) setLabel(c *command) (any, error) {
-	id, err := c.want("entryId", "targetId")
-	if err != nil {
-		return nil, err
-	}
-	label, err := c.str("label")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) setLabel(c *atomicCommand) (any, error) {
+	id, label := c.need("entryId", "targetId"), c.opt("label")
 	session := s.agent.currentSession()
-	if _, err := session.entriesSince(id); err != nil {
-		return nil, err
+	if session.entry(id) == nil {
+		c.keep(notFound(id))
 	}
-	_, err = session.append("label", `"targetId":?,"label":?`, id, label)
+	if c.err != nil {
+		return nil, c.err
+	}
+	_, err := session.append("label", `"targetId":?,"label":?`, id, label)
 	return nil, err
 }
 
-func (s *atomicServer) setName(c *command) (any, error) {
-	name, err := c.want("name")
-	if err != nil {
-		return nil, err
+func (s *atomicServer) setName(c *atomicCommand) (any, error) {
+	name := strings.TrimSpace(c.need("name"))
+	if name == "" {
+		c.keep(errors.New("Session name cannot be empty"))
 	}
-	if name = strings.TrimSpace(name); name == "" {
-		return nil, errors.New("Session name cannot be empty")
+	if c.err != nil {
+		return nil, c.err
 	}
 	if _, err := s.agent.currentSession().append("session_info", `"name":?`, name); err != nil {
 		return nil, err
@@ -1077,13 +1088,9 @@ func (s *atomicServer) setName(c *command) (any, error) {
 	return nil, nil
 }
 
-func (s *atomicServer) list(c *command) (any, error) {
+func (s *atomicServer) list(c *atomicCommand) (any, error) {
 	infos, err := listSessions(s.setup.sessions)
-	dst := []byte(`{"sessions":[`)
-	for i, n := range infos {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+	return appendJSON(nil, `{"sessions":?}`, appendList(nil, infos, func(dst []byte, n sessionInfo) []byte {
 		dst = appendJSON(dst, `{"path":?,"id":?,"cwd":?,"created":?,"modified":?,"messageCount":?,"firstMessage":?`,
 			n.path, n.id, n.cwd, n.created.UTC().Format(isoTime), n.modified.UTC().Format(isoTime), n.messages, n.firstMessage)
 		for _, f := range [][2]string{{"name", n.name}, {"parentSessionPath", n.parentSession}, {"summary", n.summary}, {"summarizedThroughId", n.summarizedThrough}} {
@@ -1091,12 +1098,11 @@ func (s *atomicServer) list(c *command) (any, error) {
 				dst = appendJSON(dst, `,?:?`, f[0], f[1])
 			}
 		}
-		dst = append(dst, '}')
-	}
-	return json.RawMessage(append(dst, "]}"...)), err
+		return append(dst, '}')
+	})), err
 }
 
-func (s *atomicServer) summary(c *command) (any, error) {
+func (s *atomicServer) summary(c *atomicCommand) (any, error) {
 	for _, e := range slices.Backward(s.agent.currentSession().branch()) {
 		if e.kind == "session_summary" {
 			return appendJSON(nil, `{"summary":?}`, e.raw), nil
@@ -1106,7 +1112,7 @@ func (s *atomicServer) summary(c *command) (any, error) {
 }
 
 // stats counts what the session holds, also what compactions took away.
-func (s *atomicServer) stats(c *command) (any, error) {
+func (s *atomicServer) stats(c *atomicCommand) (any, error) {
 	a := s.agent
 	session := a.currentSession()
 	counts := map[string]int{}
@@ -1117,7 +1123,7 @@ func (s *atomicServer) stats(c *command) (any, error) {
 			continue
 		}
 		m, err := parseAgentMessage(get(e.raw, "message"))
-		if err != nil {
+		if err != nil || m.raw != nil { // none of the three kinds
 			continue
 		}
 		counts[m.Role]++
@@ -1137,7 +1143,7 @@ func (s *atomicServer) stats(c *command) (any, error) {
 		session.id, counts["user"], counts["assistant"], counts["tool_call"], counts["tool"], counts["user"]+counts["assistant"]+counts["tool"],
 		total.Input, total.Output, total.CacheRead, total.CacheWrite, total.Input+total.Output+total.CacheRead+total.CacheWrite, total.Cost.Total)
 	a.mu.Lock()
-	window, tokens, fresh := a.chosen().model.ContextWindow, a.contextTokens(), len(a.messages) > 0 && compactedNow(a.messages)
+	window, tokens, fresh := a.chosen().model.ContextWindow, a.contextTokens(), compactedNow(a.messages)
 	a.mu.Unlock()
 	if window > 0 {
 		dst = appendJSON(dst, `,"contextUsage":{"contextWindow":?,`, window)
@@ -1155,27 +1161,27 @@ func (s *atomicServer) stats(c *command) (any, error) {
 
 // compactedNow reports whether no answer came since the last compaction.
 func compactedNow(messages []*Message) bool {
-	if messages[0].raw == nil {
+	if len(messages) == 0 {
 		return false
 	}
-	return !slices.ContainsFunc(messages, func(m *Message) bool { return m.Role == "assistant" && m.Usage != nil })
+	_, compacted := compactedLines(messages[0])
+	return compacted && !slices.ContainsFunc(messages, func(m *Message) bool { return m.Role == "assistant" && m.Usage != nil })
 }
 
-func (s *atomicServer) exportHTML(c *command) (any, error) {
+func (s *atomicServer) exportHTML(c *atomicCommand) (any, error) {
 	session := s.agent.currentSession()
-	path, err := c.str("outputPath")
-	if err != nil {
-		return nil, err
+	path := cmp.Or(c.opt("outputPath"), "zot-session-"+session.id+".html")
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(s.setup.cwd, path)
 	}
 	s.agent.mu.Lock()
-	messages, usage, model := s.agent.messages, s.agent.usage, s.agent.model.ID
+	messages, usage, model := s.agent.messages, s.agent.usage, s.agent.chosen().model.ID
 	s.agent.mu.Unlock()
 	if len(messages) == 0 {
-		return nil, errors.New("Nothing to export yet - start a conversation first")
+		c.keep(errors.New("Nothing to export yet - start a conversation first"))
 	}
-	path = filepath.Join(s.setup.cwd, cmp.Or(path, "zot-session-"+session.id+".html"))
-	if p, _ := c.str("outputPath"); filepath.IsAbs(p) {
-		path = p
+	if c.err != nil {
+		return nil, c.err
 	}
 	var page bytes.Buffer
 	if err := exportHTML(&page, exportInfo{title: cmp.Or(session.name(), "zot session"), cwd: session.cwd, id: session.id, model: model, created: session.created, usage: usage}, messages); err != nil {
@@ -1187,9 +1193,9 @@ func (s *atomicServer) exportHTML(c *command) (any, error) {
 // Tools, workflows and commands.
 
 // tools waits for the extensions, as the document says.
-func (s *atomicServer) tools(c *command) (any, error) {
+func (s *atomicServer) tools(c *atomicCommand) (any, error) {
 	a := s.agent
-	a.ext.wait(a.ctx)
+	a.ext.wait(c.ctx)
 	list := []map[string]any{}
 	add := func(t *tool, source, path string) {
 		entry := map[string]any{"name": t.name, "active": a.allows(t.name), "exposure": "direct", "source": source, "sourcePath": path, "summary": t.description}
@@ -1200,21 +1206,23 @@ func (s *atomicServer) tools(c *command) (any, error) {
 		}
 		list = append(list, entry)
 	}
-	for _, t := range s.setup.builtins {
+	for _, t := range s.setup.ownTools() {
 		add(t, "built-in", "<builtin:"+t.name+">")
 	}
-	for _, t := range a.ext.allTools() {
-		add(t, "extension", "extension")
+	for _, r := range a.ext.commit() {
+		if r.tool != nil {
+			add(r.tool, fmt.Sprintf("extension %q", r.ext.Name), filepath.Join(r.ext.dir, "extension.json"))
+		}
 	}
 	slices.SortStableFunc(list, func(x, y map[string]any) int {
 		return cmp.Compare(fmt.Sprint(y["active"]), fmt.Sprint(x["active"])) // true first
 	})
-	selection, names := "built-in-defaults", []string{}
+	selection, description, names := "built-in-defaults", "all built-in tools and those of extensions", []string{}
 	switch {
 	case s.setup.noTools:
-		selection = "no-tools"
+		selection, description = "no-tools", "no tools (--no-tools)"
 	case len(s.setup.options.tools) > 0:
-		selection, names = "tools-allowlist", s.setup.options.tools
+		selection, description, names = "tools-allowlist", "the tools of --tools", s.setup.options.tools
 	}
 	missing := []map[string]string{}
 	for _, name := range names {
@@ -1227,16 +1235,13 @@ func (s *atomicServer) tools(c *command) (any, error) {
 			names = append(names, t["name"].(string))
 		}
 	}
-	excluded := append([]string{}, s.setup.excludeTools...)
-	return map[string]any{"selection": map[string]any{"source": selection, "description": selection, "names": names, "modifiers": []string{}},
+	excluded := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(s.setup.excludeTools, name) })
+	return map[string]any{"selection": map[string]any{"source": selection, "description": description, "names": names, "modifiers": []string{}},
 		"tools": list, "missing": missing, "excluded": excluded}, nil
 }
 
-func (s *atomicServer) workflowRuns(c *command) (any, error) {
-	status, err := c.str("status")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) workflowRuns(c *atomicCommand) (any, error) {
+	status := c.opt("status")
 	runs := []json.RawMessage{}
 	for _, r := range loadWorkflows(s.setup.home, s.setup.cwd) {
 		if status == "" || status == r.text("status") {
@@ -1246,11 +1251,8 @@ func (s *atomicServer) workflowRuns(c *command) (any, error) {
 	return appendJSON(nil, `{"runs":?}`, encode(runs)), nil
 }
 
-func (s *atomicServer) workflowRun(c *command) (any, error) {
-	id, err := c.want("runId")
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) workflowRun(c *atomicCommand) (any, error) {
+	id := c.need("runId")
 	for _, r := range loadWorkflows(s.setup.home, s.setup.cwd) {
 		if r.text("runId") == id {
 			return r.encode(), nil
@@ -1259,13 +1261,14 @@ func (s *atomicServer) workflowRun(c *command) (any, error) {
 	return nil, fmt.Errorf("Workflow run not found: %s", id)
 }
 
-func (s *atomicServer) commands(c *command) (any, error) {
+func (s *atomicServer) commands(c *atomicCommand) (any, error) {
 	a := s.agent
-	a.ext.wait(a.ctx)
+	a.ext.wait(c.ctx)
 	list := []map[string]any{}
 	for _, r := range a.ext.allCommands() {
-		list = append(list, map[string]any{"name": r.name, "description": r.description, "source": "extension", "path": r.ext.dir,
-			"sourceInfo": map[string]string{"path": r.ext.dir, "source": "auto", "scope": "user"}})
+		path := filepath.Join(r.ext.dir, "extension.json")
+		list = append(list, map[string]any{"name": r.name, "description": r.description, "source": "extension", "path": path,
+			"sourceInfo": map[string]string{"path": path, "source": "auto", "scope": "user"}})
 	}
 	add := func(f promptFile, name, source string) {
 		list = append(list, map[string]any{"name": name, "description": f.description, "source": source, "location": f.scope, "path": f.path,
@@ -1274,37 +1277,38 @@ func (s *atomicServer) commands(c *command) (any, error) {
 	for _, t := range s.setup.templates {
 		add(t, t.name, "prompt")
 	}
-	for _, k := range s.setup.skills {
+	for _, k := range *s.setup.skills.Load() {
 		add(k, "skill:"+k.name, "skill")
 	}
 	return map[string]any{"commands": list}, nil
 }
 
 // reload starts the extensions anew.
-func (s *atomicServer) reload(c *command) (any, error) {
+func (s *atomicServer) reload(c *atomicCommand) (any, error) {
 	done := make(chan reloaded, 1)
 	s.quiet(func() {
 		s.agent.prepared = false
 		s.agent.ext.reload(func(r reloaded) { done <- r })
 	})
-	return <-done, nil
+	select {
+	case r := <-done:
+		return r, nil
+	case <-c.ctx.Done():
+		return nil, errors.New("aborted: the extensions go on starting")
+	}
 }
 
 // Extensions.
 
 // uiResponse answers a question that an extension_ui_request asked.
-func (s *atomicServer) uiResponse(c *command) (any, error) {
-	id, err := c.str("id")
-	if err != nil {
-		return nil, err
-	}
-	yes, err := c.flag("confirmed", false)
-	if err != nil {
-		return nil, err
-	}
+func (s *atomicServer) uiResponse(c *atomicCommand) (any, error) {
 	d := decision{"deny", ""}
-	if yes {
+	if c.flag("confirmed", false) {
 		d.word = "allow"
+	}
+	id := c.opt("id")
+	if c.err != nil {
+		return nil, c.err
 	}
 	s.agent.mu.Lock()
 	defer s.agent.mu.Unlock()
@@ -1314,9 +1318,9 @@ func (s *atomicServer) uiResponse(c *command) (any, error) {
 	return nil, errAnswered // peers send no response
 }
 
-func (s *atomicServer) panelCommand(c *command) (any, error) {
+func (s *atomicServer) panelCommand(c *atomicCommand) (any, error) {
 	s.agent.mu.Lock() // what comes of it follows the response
 	defer s.agent.mu.Unlock()
-	s.respondLocked(c, nil, s.agent.panelCommand(c))
+	s.respondLocked(c, nil, s.agent.panelCommand(c.command))
 	return nil, errAnswered
 }

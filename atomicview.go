@@ -21,15 +21,15 @@ type atomicView struct {
 	*writer
 	failed bool // a run failed
 
-	run      []*Message // the messages of this run; nil: none is open
-	inTurn   bool
-	message  *Message // the turn's answer; nil: it is not complete
-	begun    bool     // message_start of the answer was told
-	results  []*Message
-	calls    map[string]*runningCall
-	attempt  int // of the retries of this model call
-	planning bool
-	retried  bool // planning was retried
+	run     []*Message // the messages of this run; nil: none is open
+	inTurn  bool
+	message *Message // the turn's answer; nil: it is not complete
+	begun   bool     // message_start of the answer was told
+	results []*Message
+	calls   map[string]*runningCall
+	attempt int    // of the retries of this model call
+	aside   []byte // a model call that is no part of the conversation is made: what says why
+	retried bool   // ... again
 
 	usage   Usage  // of the message being streamed, as it was last encoded:
 	encoded []byte // the beginning of a message_update
@@ -63,8 +63,8 @@ func (v *atomicView) event(e *Event) {
 		}
 		v.beginTurn()
 	case "attempt_start":
-		if v.planning {
-			v.say(`{"type":"summarization_retry_attempt_start","source":"compaction","reason":?}`, e.Reason)
+		if v.aside != nil {
+			v.say(`{"type":"summarization_retry_attempt_start",?}`, v.aside)
 		} else {
 			v.beginTurn()
 		}
@@ -74,6 +74,10 @@ func (v *atomicView) event(e *Event) {
 	case "delta":
 		v.update(&e.Delta)
 	case "assistant_message":
+		if v.message != nil { // aborted behind a whole turn
+			v.endTurn(nil)
+		}
+		v.beginTurn()
 		v.answer(e.Message)
 	case "tool_call":
 		v.calls[e.Call.ID] = &runningCall{block: e.Call}
@@ -89,6 +93,7 @@ func (v *atomicView) event(e *Event) {
 	case "turn_end":
 		if e.Stop == "error" || e.Stop == "aborted" {
 			v.endTurn(&Message{Role: "assistant", Stop: e.Stop, Err: e.Err})
+			v.endRetries(false, cmp.Or(e.Err, "Retry cancelled"))
 		}
 	case "attempt_failed":
 		attempt := v.attempt
@@ -99,7 +104,7 @@ func (v *atomicView) event(e *Event) {
 		v.endRun(true)
 		v.attempt = attempt
 	case "retry":
-		if v.planning {
+		if v.aside != nil {
 			v.retried = true
 			v.say(`{"type":"summarization_retry_scheduled","attempt":?,"maxAttempts":?,"delayMs":?,"errorMessage":?}`, e.Attempt, e.Max, e.Delay.Milliseconds(), e.Text)
 		} else {
@@ -118,10 +123,19 @@ func (v *atomicView) event(e *Event) {
 	case "queue_update":
 		v.say(`{"type":"queue_update","steering":?,"followUp":?}`, encode(e.Queue[steering]), encode(e.Queue[followUp]))
 	case "compaction_start":
-		v.planning, v.retried = true, false
+		if v.message != nil { // behind a whole run
+			v.endTurn(nil)
+			v.endRun(false)
+		}
+		v.aside = appendJSON(nil, `"source":"compaction","reason":?`, e.Reason)
 		v.say(`{"type":"compaction_start","reason":?}`, e.Reason)
 	case "compaction_end":
+		v.endAside()
 		v.compactionEnd(e)
+	case "branch_summary_start":
+		v.aside = []byte(`"source":"branchSummary"`)
+	case "branch_summary_end":
+		v.endAside()
 	default:
 		v.extension(e)
 	}
@@ -149,7 +163,7 @@ func (v *atomicView) endTurn(missing *Message) {
 		v.answer(cmp.Or(missing, &Message{Role: "assistant", Stop: "end_turn"}))
 	}
 	v.frame(true, func(dst []byte) []byte {
-		dst = appendAgentMessage(append(dst, `{"type":"turn_end","message":`...), v.message)
+		dst = appendMessageOnce(append(dst, `{"type":"turn_end","message":`...), v.message)
 		dst = appendAgentMessages(append(dst, `,"toolResults":`...), v.results)
 		return append(dst, '}')
 	})
@@ -171,14 +185,14 @@ func (v *atomicView) endRun(again bool) {
 // whole tells of a message that came at once.
 func (v *atomicView) whole(m *Message) {
 	v.frame(false, func(dst []byte) []byte {
-		return append(appendAgentMessage(append(dst, `{"type":"message_start","message":`...), m), '}')
+		return append(appendMessageOnce(append(dst, `{"type":"message_start","message":`...), m), '}')
 	})
 	v.end(m)
 }
 
 func (v *atomicView) end(m *Message) {
 	v.frame(true, func(dst []byte) []byte {
-		return append(appendAgentMessage(append(dst, `{"type":"message_end","message":`...), m), '}')
+		return append(appendMessageOnce(append(dst, `{"type":"message_end","message":`...), m), '}')
 	})
 	v.run = append(v.run, m)
 }
@@ -200,15 +214,24 @@ func (v *atomicView) answer(m *Message) {
 	v.begin(m)
 	v.message = m
 	v.end(m)
-	switch {
-	case v.attempt == 0:
-		return
-	case m.Stop == "error" || m.Stop == "aborted":
-		v.say(`{"type":"auto_retry_end","success":false,"attempt":?,"finalError":?}`, v.attempt, cmp.Or(m.Err, "Retry cancelled"))
-	default:
+	v.endRetries(m.Stop != "error" && m.Stop != "aborted", cmp.Or(m.Err, "Retry cancelled"))
+}
+
+// endRetries tells how the retries of a model call ended, if there were any.
+func (v *atomicView) endRetries(success bool, finalError string) {
+	if v.attempt > 0 && success {
 		v.say(`{"type":"auto_retry_end","success":true,"attempt":?}`, v.attempt)
+	} else if v.attempt > 0 {
+		v.say(`{"type":"auto_retry_end","success":false,"attempt":?,"finalError":?}`, v.attempt, finalError)
 	}
 	v.attempt = 0
+}
+
+func (v *atomicView) endAside() {
+	if v.retried {
+		v.say(`{"type":"summarization_retry_finished"}`)
+	}
+	v.aside, v.retried = nil, false
 }
 
 // update streams a piece of an answer.
@@ -253,10 +276,6 @@ func (v *atomicView) progress(c *runningCall, text string) {
 }
 
 func (v *atomicView) compactionEnd(e *Event) {
-	if v.retried {
-		v.say(`{"type":"summarization_retry_finished"}`)
-	}
-	v.planning = false
 	result := e.Result
 	if result == nil {
 		result = json.RawMessage("null")
@@ -274,12 +293,17 @@ func (v *atomicView) compactionEnd(e *Event) {
 	})
 }
 
+// request asks the client's user interface for something; nothing is answered.
+func (v *atomicView) request(method, members string, values ...any) {
+	v.say(`{"type":"extension_ui_request","id":?,"method":?,?}`, newUUID(time.Now()), method, appendJSON(nil, members, values...))
+}
+
 // note is a line for the user.
 func (v *atomicView) note(level, from, text string) {
 	if level == "warn" {
 		level = "warning"
 	}
-	v.say(`{"type":"extension_ui_request","id":?,"method":"notify","message":?,"notifyType":?,"extension":?}`, newUUID(time.Now()), text, level, from)
+	v.request("notify", `"message":?,"notifyType":?,"extension":?`, text, level, from)
 }
 
 // extension passes on what extensions say, as requests to the client's user
@@ -288,22 +312,22 @@ func (v *atomicView) extension(e *Event) {
 	from := cmp.Or(e.Extension, "zot")
 	switch e.Type {
 	case "notice":
-		if e.Fault {
-			v.say(`{"type":"extension_error","extensionPath":?,"event":"host","error":?}`, from, e.Text)
+		if e.Manifest != "" {
+			v.say(`{"type":"extension_error","extensionPath":?,"event":"host","error":?}`, e.Manifest, e.Text)
 		} else {
 			v.note(e.Level, from, e.Text)
 		}
 	case "ext_display":
 		v.note("info", from, e.Text)
 	case "ext_clear_notes":
-		v.say(`{"type":"extension_ui_request","id":?,"method":"clearNotes","extension":?}`, newUUID(time.Now()), from)
+		v.request("clearNotes", `"extension":?`, from)
 	case "ext_insert":
-		v.say(`{"type":"extension_ui_request","id":?,"method":"set_editor_text","text":?,"extension":?}`, newUUID(time.Now()), e.Text, from)
+		v.request("set_editor_text", `"text":?,"extension":?`, e.Text, from)
 	case "ext_panel_open", "ext_panel_render":
 		lines := append(append([]string{e.Panel.Title}, e.Panel.Lines...), e.Panel.Footer)
-		v.say(`{"type":"extension_ui_request","id":?,"method":"setWidget","widgetKey":?,"widgetLines":?,"extension":?}`, newUUID(time.Now()), e.Panel.ID, encode(lines), from)
+		v.request("setWidget", `"widgetKey":?,"widgetLines":?,"extension":?`, e.Panel.ID, encode(lines), from)
 	case "ext_panel_close":
-		v.say(`{"type":"extension_ui_request","id":?,"method":"setWidget","widgetKey":?,"extension":?}`, newUUID(time.Now()), e.Panel.ID, from)
+		v.request("setWidget", `"widgetKey":?,"extension":?`, e.Panel.ID, from)
 	case "tool_confirmation_requested":
 		v.say(`{"type":"extension_ui_request","id":?,"method":"confirm","title":?,"message":?,"toolCallId":?}`, e.Call.ID, "Allow "+e.Call.Name+"?", e.Text, e.Call.ID)
 	}

@@ -131,10 +131,34 @@ type shellResult struct {
 	fullOutput        *string          // the file that has all
 }
 
+// appendFields appends the fields that a bashExecution message and the response
+// to a bash command share.
+func (r *shellResult) appendFields(dst []byte) []byte {
+	dst = appendJSON(dst, `"output":?`, r.output)
+	if r.state != nil && r.state.ExitCode() >= 0 && !r.aborted {
+		dst = appendJSON(dst, `,"exitCode":?`, r.state.ExitCode())
+	}
+	dst = appendJSON(dst, `,"cancelled":?,"truncated":?`, r.aborted, r.truncation != nil)
+	if r.truncation != nil {
+		dst = appendJSON(dst, `,"fullOutputPath":?`, encode(r.fullOutput))
+	}
+	return dst
+}
+
+// message is a user's own command as the conversation holds it; a private one
+// is not for the model.
+func (r *shellResult) message(command string, private bool) (*Message, error) {
+	m := r.appendFields(appendJSON(nil, `{"role":"bashExecution","command":?,`, command))
+	if private {
+		m = append(m, `,"excludeFromContext":true`...)
+	}
+	return parseAgentMessage(appendJSON(m, `,"timestamp":?}`, time.Now().UnixMilli()))
+}
+
 // runShell runs a command until its shell exits, ctx ends or timeout (0: none)
 // is over, and returns within two seconds from then. It calls progress, which
-// must not block, with new output as plain text. Output is in the order in
-// which it was written; with split progress is also told by which channel,
+// may block until ctx ends, with new output as plain text. Output is in the order
+// in which it was written; with split progress is also told by which channel,
 // and what comes by both at the same moment may change places.
 func runShell(ctx context.Context, e *toolEnv, command string, timeout time.Duration, split bool, progress func(channel, text string)) (*shellResult, error) {
 	shell, err := findShell()
@@ -177,7 +201,7 @@ func runShell(ctx context.Context, e *toolEnv, command string, timeout time.Dura
 	}
 
 	res := &shellResult{}
-	out := &output{chunks: chunks, progress: progress}
+	out := &output{chunks: chunks, progress: progress, spillDir: e.spillDir}
 	out.collect(g.exited, ctx.Done())
 	ticks := settleMax
 	select {
@@ -256,9 +280,10 @@ type output struct {
 	total  int64        // bytes
 	lines  int          // line ends
 
-	file    *os.File // has what is no longer in tail; at the end all, if a result does not
-	saved   int      // bytes in file
-	fileErr error    // why not all is in file
+	spillDir string
+	file     *os.File // has what is no longer in tail; at the end all, if a result does not
+	saved    int      // bytes in file
+	fileErr  error    // why not all is in file
 
 	progress func(channel, text string)
 	channel  string           // of what is fresh
@@ -325,7 +350,7 @@ func (o *output) add(c chunk, open bool) {
 // save appends to the file of the full output.
 func (o *output) save(b []byte) {
 	if o.file == nil && o.fileErr == nil {
-		o.file, o.fileErr = createSpill()
+		o.file, o.fileErr = createSpill(o.spillDir)
 	}
 	if o.fileErr != nil {
 		return
@@ -458,9 +483,15 @@ func wholeText(b []byte) []byte {
 // names yet.
 var unnamedSpills sync.Map
 
-// createSpill makes a file, mode 0600.
-func createSpill() (*os.File, error) {
-	f, err := os.CreateTemp("", "zot-bash-*.log")
+// createSpill makes a file, mode 0600, in a directory that is only the user's;
+// "" is the one for temporary files.
+func createSpill(dir string) (*os.File, error) {
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	f, err := os.CreateTemp(dir, "zot-bash-*.log")
 	if err == nil {
 		unnamedSpills.Store(f.Name(), nil)
 	}

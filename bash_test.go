@@ -381,7 +381,7 @@ func TestBashFullOutputLimit(t *testing.T) {
 func TestCleanupSpill(t *testing.T) {
 	needBash(t)
 	named := bash(t, "seq 1 5001").details.FullOutputPath
-	unnamed, err := createSpill()
+	unnamed, err := createSpill("")
 	if err != nil || named == nil {
 		t.Fatal(named, err)
 	}

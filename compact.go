@@ -279,7 +279,7 @@ type compactOrder struct {
 // begins; end tells how it ended.
 func (a *Agent) compactLines(j *job, o compactOrder) (result json.RawMessage, err error, end *Event) {
 	a.mu.Lock()
-	a.compacting = true
+	a.compacting = o.reason
 	a.mu.Unlock()
 	a.emit(j, &Event{Type: "compaction_start", Reason: o.reason})
 	result, err = a.planAndRender(j, o)
@@ -291,7 +291,7 @@ func (a *Agent) compactLines(j *job, o compactOrder) (result json.RawMessage, er
 		end.Err = "Compaction failed: " + err.Error()
 	}
 	a.mu.Lock()
-	a.compacting = false
+	a.compacting = ""
 	a.mu.Unlock()
 	return result, err, end
 }
@@ -399,7 +399,7 @@ const (
 // and the agent is idle.
 func (a *Agent) summarizeSession() {
 	through := a.session.leafID()
-	if len(a.messages) < summaryEntries || a.held {
+	if len(a.messages) < summaryEntries || a.held != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(a.ctx)

@@ -28,6 +28,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -67,27 +68,42 @@ type extension struct {
 	dir    string // absolute
 	scope  string // "path", "project" or "user"
 	log    string // path of its stderr log
+	state  string // "enabled", "bundle" (not spawned), "disabled", "shadowed", "not approved" or "broken"
+	shadow string // directory of the extension of the same name that counts
 	err    error  // why it does not run: manifest, start, handshake
-	shadow string // directory of the extension of the same name that is used
 
 	host    *extHost
 	logFrom int64 // where this run begins in the log
 	stdin   io.Closer
-	stdout  io.Closer
 	ready   chan struct{} // closed when its start-up is over, well or not
-	read    chan struct{} // closed when its stdout has ended
-	gone    chan struct{} // closed when it has ended and that was told
-	news    chan struct{} // capacity 1: something changed that its start-up waits for
+	ended   chan struct{} // closed when it has ended and nothing more comes from it
+	gone    chan struct{} // closed when that was told, too
+	unread  atomic.Bool   // its frames wait for a client that does not read
+
+	patience *time.Timer // when it fires, start-up is over
 
 	// Guarded by the host's lock.
-	group                 *group // nil when it was not started
-	out                   *writer
-	startedAt, helloAt    time.Time
-	registeredAt, readyAt time.Time                  // the last registration, the first ready
-	fresh                 []*registration            // not committed yet
-	subscribed            map[string]map[string]bool // by "events" or "intercept", by event
-	pending               map[string]chan object     // by type and id of the reply
-	unread                bool                       // its frames wait for a client that does not read
+	group              *group // nil when it was not started
+	out                *writer
+	startedAt, helloAt time.Time
+	readyAt            time.Time                  // the first ready
+	registered         bool                       // it registered something
+	fresh              []*registration            // not committed yet
+	subscribed         map[string]map[string]bool // by "events" or "intercept", by event
+	pending            map[string]chan object     // by type and id of the reply
+	problems           findings                   // what it did wrong
+	acked              bool                       // it answered shutdown
+}
+
+// findings are the last things that were seen of an extension.
+type findings struct {
+	last  []string // 20 at most
+	count int
+}
+
+func (f *findings) add(text string) {
+	f.count++
+	f.last = append(f.last[max(0, len(f.last)-19):], text)
 }
 
 // registration is a command or a tool that an extension offers.
@@ -109,17 +125,15 @@ func (r *registration) key() string {
 
 // extHost runs the extensions of a process.
 type extHost struct {
-	home, cwd string
-	explicit  []string // --ext
-	only      bool     // --no-ext: no others
-	ack       func(e *extension) map[string]any
-	tell      func(*Event) // hands an event to the client
-	flush     func()       // waits until the client has caught up
-	builtin   func(name string) bool
-	// observe, for doctor, gets each frame that came and each problem that was
-	// logged. It may be nil, and must not block.
-	observe func(e *extension, frame object, problem string)
-	ctx     context.Context // ends when the process must
+	extPlaces
+	found   func(exts []*extension) // is called with what a reload found
+	ack     func(e *extension) map[string]any
+	tell    func(*Event) // hands an event to the client
+	flush   func()       // waits until the client has caught up
+	builtin func(name string) bool
+	// interactive: there is a user who could have typed what is submitted.
+	interactive bool
+	ctx         context.Context // ends when the process must
 
 	mu       sync.Mutex
 	exts     []*extension
@@ -132,18 +146,26 @@ type extHost struct {
 	work     sync.WaitGroup // reloading, and what waits for start-up
 }
 
-// findExtensions reads the manifests: --ext paths, then the project's, then the
-// user's. Every one is listed, with what is wrong with it.
-func findExtensions(home, cwd string, explicit []string, only bool) (exts []*extension) {
+// extPlaces is where extensions are looked for. The directories are absolute.
+type extPlaces struct {
+	home, cwd string
+	explicit  []string // --ext
+	only      bool     // --no-ext: no others
+	distrust  bool     // --no-approve: those of the project are listed but not used
+}
+
+// find reads the manifests: --ext paths, then the project's, then the user's.
+// Every one is listed, with what is wrong with it. Nothing is started.
+func (p extPlaces) find() (exts []*extension) {
 	add := func(dir, scope string) {
 		e := &extension{dir: dir, scope: scope}
 		e.err = e.readManifest()
-		e.log = filepath.Join(home, "logs", "ext-"+e.Name+".log")
+		e.log = filepath.Join(p.home, "logs", "ext-"+e.Name+".log")
 		exts = append(exts, e)
 	}
-	for _, dir := range explicit {
+	for _, dir := range p.explicit {
 		if !filepath.IsAbs(dir) {
-			dir = filepath.Join(cwd, dir)
+			dir = filepath.Join(p.cwd, dir)
 		}
 		add(filepath.Clean(dir), "path")
 	}
@@ -158,18 +180,30 @@ func findExtensions(home, cwd string, explicit []string, only bool) (exts []*ext
 		}
 		slices.SortStableFunc(exts[first:], func(a, b *extension) int { return cmp.Compare(a.Name, b.Name) })
 	}
-	if !only {
-		addAll(filepath.Join(cwd, ".zot", "extensions"), "project")
-		addAll(filepath.Join(home, "extensions"), "user")
+	if !p.only {
+		addAll(filepath.Join(p.cwd, ".zot", "extensions"), "project")
+		addAll(filepath.Join(p.home, "extensions"), "user")
 	}
 	used := map[string]string{}
 	for _, e := range exts {
-		if e.err != nil {
+		switch first, ok := used[e.Name]; {
+		case p.distrust && e.scope == "project":
+			e.state, e.err = "not approved", nil
 			continue
+		case e.err != nil:
+			e.state = "broken"
+			continue
+		case ok:
+			e.state, e.shadow = "shadowed", first
+			continue
+		case e.Enabled != nil && !*e.Enabled:
+			e.state = "disabled"
+		case e.Exec == "":
+			e.state = "bundle"
+		default:
+			e.state = "enabled"
 		}
-		if e.shadow = used[e.Name]; e.shadow == "" {
-			used[e.Name] = e.dir
-		}
+		used[e.Name] = e.dir
 	}
 	return exts
 }
@@ -206,12 +240,10 @@ func (e *extension) has(path string) bool {
 }
 
 // inUse reports whether what the extension brings counts.
-func (e *extension) inUse() bool {
-	return e.err == nil && e.shadow == "" && (e.Enabled == nil || *e.Enabled)
-}
+func (e *extension) inUse() bool { return e.state == "enabled" || e.state == "bundle" }
 
 // runs reports whether the extension is to be started.
-func (e *extension) runs() bool { return e.inUse() && e.Exec != "" }
+func (e *extension) runs() bool { return e.state == "enabled" }
 
 // skillPaths are the skills of the extensions that are in use.
 func skillPaths(exts []*extension) (paths []string) {
@@ -233,7 +265,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	for _, e := range exts {
 		e.host, e.startedAt, e.pending = h, time.Now(), map[string]chan object{}
 		e.subscribed = map[string]map[string]bool{"events": {}, "intercept": {}}
-		e.ready, e.read, e.gone, e.news = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+		e.ready, e.ended, e.gone = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	}
 	h.mu.Unlock()
 	for _, e := range exts {
@@ -246,7 +278,7 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	go func() { // ends with the last start
 		for _, e := range exts {
 			if <-e.ready; e.err != nil {
-				e.notice("error", "%v", e.err)
+				h.tell(&Event{Type: "notice", Extension: e.Name, Level: "error", Manifest: filepath.Join(e.dir, "extension.json"), Text: e.err.Error(), Startup: true})
 			}
 		}
 		h.notify("session_start", "")
@@ -280,7 +312,8 @@ func (h *extHost) reload(answer func(reloaded)) {
 	h.work.Go(func() {
 		<-before
 		r := reloaded{Stopped: h.stop(), Errors: []loadError{}}
-		exts := findExtensions(h.home, h.cwd, h.explicit, h.only)
+		exts := h.find()
+		h.found(exts)
 		h.start(exts, started, func() {
 			for _, e := range exts {
 				switch {
@@ -343,19 +376,7 @@ func (e *extension) live() {
 	if e.err != nil {
 		e.group.kill(0) // also what is left of one whose first process has ended
 	}
-	tick := time.NewTicker(time.Minute)
-	defer tick.Stop()
-	for running := true; running; {
-		select {
-		case <-e.group.exited:
-			running = false
-		case <-tick.C:
-			if info, err := os.Stat(e.log); err == nil && info.Size() > maxLiveLog {
-				os.Truncate(e.log, 0)
-			}
-		}
-	}
-	e.drain()
+	<-e.ended
 	h := e.host
 	h.mu.Lock()
 	panels, guards := maps.Clone(h.panels), e.subscribed["intercept"]["tool_call"]
@@ -370,85 +391,81 @@ func (e *extension) live() {
 	if expected || e.err != nil { // e.err is told with the start
 		return
 	}
-	state, lost := exitText(e.group.state), "its tools and commands no longer work"
+	lost := "its tools and commands no longer work"
 	if guards {
 		lost += ", and its guard over tool calls is gone"
 	}
-	e.logf("it ended by itself (%s): an extension runs until it gets shutdown or the end of its stdin", state)
-	e.notice("error", "extension %s ended (%s): %s. log: %s", e.Name, state, lost, e.log)
+	e.logf("it ended by itself (%s): an extension runs until it gets shutdown or the end of its stdin", e.exit())
+	e.notice("error", "extension %s ended (%s): %s. log: %s", e.Name, e.exit(), lost, e.log)
 }
 
 // start spawns the extension and returns when it is ready or has failed. Silence
 // after the last registration is taken for ready, and who takes longer is not
 // waited for.
 func (e *extension) start() error {
+	e.patience = time.NewTimer(helloWait)
 	if err := e.spawn(); err != nil {
 		return fmt.Errorf("extension %s could not be started: %w%s", e.Name, err, e.story())
 	}
-	exited := e.group.exited
-	for {
-		e.host.mu.Lock()
-		end, greeted, ready := e.startedAt.Add(helloWait), !e.helloAt.IsZero(), !e.readyAt.IsZero()
-		if greeted {
-			end = e.helloAt.Add(readyWait)
-		}
-		quiet := e.registeredAt.Add(readyQuiet)
-		if e.registeredAt.IsZero() || quiet.After(end) {
-			quiet = end
-		}
-		e.host.mu.Unlock()
-		left := time.Until(quiet)
-		switch {
-		case ready, exited == nil && e.expected():
-			return nil
-		case exited == nil && greeted:
-			return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
-		case exited == nil:
-			return fmt.Errorf("extension %s ended before hello%s", e.Name, e.story())
-		case left <= 0 && !greeted:
-			return fmt.Errorf("extension %s sent no hello in %v and was ended (most languages hold back what they write to a pipe: flush it)%s", e.Name, helloWait, e.story())
-		case left <= 0:
-			if quiet == end {
-				e.notice("warn", "extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log)
-			}
-			return nil
-		}
-		select {
-		case <-e.news:
-		case <-time.After(left):
-		case <-exited:
-			e.drain()
-			exited = nil // what it sent last is looked at once more
-		}
+	select {
+	case <-e.patience.C:
+	case <-e.ended:
 	}
+	e.host.mu.Lock()
+	helloAt, ready := e.helloAt, !e.readyAt.IsZero()
+	e.host.mu.Unlock()
+	switch ended := isClosed(e.ended); {
+	case ready, ended && e.expected():
+	case ended && helloAt.IsZero():
+		return fmt.Errorf("extension %s ended before hello%s", e.Name, e.story())
+	case ended:
+		return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
+	case helloAt.IsZero():
+		return fmt.Errorf("extension %s sent no hello in %v and was ended (most languages hold back what they write to a pipe: flush it)%s", e.Name, helloWait, e.story())
+	case time.Since(helloAt) >= readyWait:
+		e.notice("warn", "extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log)
+	}
+	return nil
 }
 
 // expected reports whether the end of an extension is our doing.
 func (e *extension) expected() bool { return e.out.closing() || e.host.ctx.Err() != nil }
 
-// change notes something that start-up waits for.
-func (e *extension) change(note func()) {
+// advance notes a step of the start-up and sets how long the next may take.
+func (e *extension) advance(note func()) {
 	e.host.mu.Lock()
 	note()
-	e.host.mu.Unlock()
-	select {
-	case e.news <- struct{}{}:
-	default:
+	wait := time.Until(e.helloAt.Add(readyWait))
+	switch {
+	case !e.readyAt.IsZero():
+		wait = 0
+	case e.registered:
+		wait = min(wait, readyQuiet)
 	}
+	e.host.mu.Unlock()
+	e.patience.Reset(wait)
 }
 
-// spawn starts the process and its reader.
+// program is the path of the executable, or a name that is looked up in PATH.
+func (e *extension) program() string {
+	if !filepath.IsAbs(e.Exec) && (e.has(e.Exec) || strings.ContainsAny(e.Exec, `/\`)) {
+		return filepath.Join(e.dir, e.Exec)
+	}
+	return e.Exec
+}
+
+// spawn starts the process.
 func (e *extension) spawn() error {
+	if info, err := os.Stat(e.log); err == nil && info.Size() > maxLog {
+		os.Rename(e.log, e.log+".1")
+	}
 	log, err := e.openLog()
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	program := e.Exec
-	if !filepath.IsAbs(program) && (e.has(program) || strings.ContainsAny(program, `/\`)) { // else it is looked up in PATH
-		program = filepath.Join(e.dir, program)
-	}
-	cmd := exec.Command(program, e.Args...)
+	e.logFrom, _ = log.Seek(0, io.SeekEnd)
+	cmd := exec.Command(e.program(), e.Args...)
 	cmd.Dir, cmd.Stderr = e.dir, log
 	stdin, err := cmd.StdinPipe()
 	stdout, err2 := cmd.StdoutPipe()
@@ -459,57 +476,88 @@ func (e *extension) spawn() error {
 	if err != nil {
 		return err
 	}
-	e.stdin, e.stdout = stdin, stdout
+	e.stdin = stdin
 	e.host.mu.Lock()
 	e.group, e.out = group, newWriter(stdin, func() {})
 	e.host.mu.Unlock()
-	go func() { // ends with the writer: the pipe is closed behind the last frame
-		<-e.out.done
-		stdin.Close()
-	}()
-	go func() { // ends with the pipe, which drain closes at the latest
-		e.readFrames(stdout)
-		close(e.read)
-	}()
+	go e.watch(stdout)
 	return nil
 }
 
-// drain takes what an extension sent before its end, but does not wait for who
-// holds the pipe longer. It may be called again.
-func (e *extension) drain() {
-	select {
-	case <-e.read:
-	case <-time.After(drainWait):
+// watch takes what an extension sends until it has ended: until its stdout is
+// closed or nobody of its group is left. Its first process may well leave
+// earlier, as launchers do. Who holds the pipe longer is not waited for.
+func (e *extension) watch(stdout io.ReadCloser) {
+	defer close(e.ended)
+	read := make(chan struct{})
+	go func() { // ends with the pipe, which is closed below
+		e.readFrames(stdout)
+		close(read)
+	}()
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	exited := e.group.exited
+	for runs := true; runs; {
+		select {
+		case <-read:
+			runs = false
+			select { // for how it ended
+			case <-e.group.exited:
+			case <-time.After(drainWait):
+			}
+		case <-exited:
+			exited = nil
+			tick.Reset(drainWait)
+		case <-tick.C:
+			if info, err := os.Stat(e.log); err == nil && info.Size() > maxLiveLog {
+				os.Truncate(e.log, 0)
+			}
+			runs = e.group.alive() || e.unread.Load()
+		}
+	}
+	if !isClosed(read) {
 		e.logf("a process that outlives it holds its stdout: give what it starts in the background another")
 	}
-	e.stdout.Close()
+	stdout.Close()
 	e.stdin.Close()
 }
 
-// openLog opens the extension's log, a new one if it has become large.
+// exit says how an extension ended.
+func (e *extension) exit() string {
+	if !isClosed(e.group.exited) {
+		return "it closed its stdout"
+	}
+	return exitText(e.group.state)
+}
+
+// openLog opens the extension's log, to read and to add to it.
 func (e *extension) openLog() (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(e.log), 0o700); err != nil {
 		return nil, err
 	}
-	info, err := os.Stat(e.log)
-	switch {
-	case err == nil && info.Size() > maxLog:
-		os.Rename(e.log, e.log+".1")
-	case err == nil:
-		e.logFrom = info.Size()
+	if info, err := os.Stat(e.log); err == nil && info.Mode()&fs.ModeNamedPipe != 0 { // to open it would wait for its other end
+		return nil, fmt.Errorf("the log %s is a pipe: remove it", e.log)
 	}
-	return os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	return os.OpenFile(e.log, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 }
 
-// story tells how an extension ended, what it last said and where its log is.
+// story tells how an extension ended, the last that it wrote to its log in this
+// run (20 lines within 8 KiB), and where that is.
 func (e *extension) story() string {
 	s := " (command: " + strings.Join(append([]string{e.Exec}, e.Args...), " ") + ")"
-	if e.group != nil && isClosed(e.group.exited) {
-		s += ": " + exitText(e.group.state)
+	if e.group != nil && isClosed(e.ended) {
+		s += ": " + e.exit()
 	}
 	s += "; "
-	if last := logTail(e.log, e.logFrom, 20); last != "" {
-		s += "its last output:\n" + last + "\n"
+	if f, err := e.openLog(); err == nil {
+		defer f.Close()
+		size, _ := f.Seek(0, io.SeekEnd)
+		from := max(e.logFrom, size-8<<10)
+		data, _ := io.ReadAll(io.NewSectionReader(f, from, max(0, size-from)))
+		lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd")), "\n")
+		if last := strings.Join(lines[max(0, len(lines)-20):], "\n"); last != "" {
+			s += "its last output:\n" + last + "\n"
+		}
 	}
 	return s + "log: " + e.log
 }
@@ -521,31 +569,14 @@ func exitText(state *os.ProcessState) string {
 	return state.String() // "exit status 3", "signal: killed"
 }
 
-// logTail returns the end of what a file holds from an offset on: up to n
-// lines within 8 KiB.
-func logTail(path string, from int64, n int) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return ""
-	}
-	from = max(from, info.Size()-8<<10)
-	data, _ := io.ReadAll(io.NewSectionReader(f, from, max(0, info.Size()-from)))
-	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd")), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
-
-// logf writes a line to the extension's log. No lock may be held.
+// logf writes a line about a mistake of the extension to its log, and keeps the
+// last ones. No lock may be held.
 func (e *extension) logf(format string, values ...any) {
 	problem := fmt.Sprintf(format, values...)
-	if e.host.observe != nil {
-		e.host.observe(e, nil, problem)
-	}
-	f, err := os.OpenFile(e.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	e.host.mu.Lock()
+	e.problems.add(problem)
+	e.host.mu.Unlock()
+	f, err := e.openLog()
 	if err != nil {
 		return
 	}
@@ -555,7 +586,7 @@ func (e *extension) logf(format string, values ...any) {
 
 // notice tells the client something about the extension. No lock may be held.
 func (e *extension) notice(level, format string, values ...any) {
-	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Fault: true, Text: fmt.Sprintf(format, values...)})
+	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Manifest: filepath.Join(e.dir, "extension.json"), Text: fmt.Sprintf(format, values...)})
 }
 
 // readFrames takes the frames of an extension until the pipe ends or is closed.
@@ -591,16 +622,13 @@ func (o object) isTrue(key string) bool { return string(o[key]) == "true" }
 
 // frame handles one frame (spec: Extension -> host).
 func (e *extension) frame(o object) {
-	if e.host.observe != nil {
-		e.host.observe(e, o, "")
-	}
 	typ := o.text("type")
 	if e.helloAt.IsZero() { // only this goroutine sets it
 		if typ != "hello" {
 			e.logf("frame before hello skipped: %q", typ)
 			return
 		}
-		e.change(func() { e.helloAt = time.Now() })
+		e.advance(func() { e.helloAt = time.Now() })
 		if name := o.text("name"); name != e.Name {
 			e.logf("hello says the name is %q; the manifest's %q is used (make them the same)", name, e.Name)
 		}
@@ -615,14 +643,21 @@ func (e *extension) frame(o object) {
 	case "subscribe":
 		e.subscribe(o)
 	case "ready":
-		e.change(func() {
+		e.advance(func() {
 			if e.readyAt.IsZero() {
 				e.readyAt = time.Now()
 			}
 		})
 	case "tool_result", "event_intercept_response", "command_response", "tool_progress":
 		e.reply(typ, o)
-	case "shutdown_ack", "submit": // submit is for the interactive host
+	case "shutdown_ack":
+		e.host.mu.Lock()
+		e.acked = true
+		e.host.mu.Unlock()
+	case "submit":
+		if e.host.interactive {
+			e.host.tell(&Event{Type: "ext_submit", Extension: e.Name, Text: o.text("text")})
+		}
 	default:
 		e.show(typ, o)
 	}
@@ -652,15 +687,9 @@ func (e *extension) show(typ string, o object) {
 		e.logf("unknown frame skipped: %q", typ)
 		return
 	}
-	e.setUnread(true)
+	e.unread.Store(true)
 	e.host.flush()
-	e.setUnread(false)
-}
-
-func (e *extension) setUnread(unread bool) {
-	e.host.mu.Lock()
-	e.unread = unread
-	e.host.mu.Unlock()
+	e.unread.Store(false)
 }
 
 // send puts a frame, see appendJSON, on the extension's stdin. It never blocks.
@@ -671,7 +700,7 @@ func (e *extension) send(template string, values ...any) {
 // add keeps a registration until commit decides about its name.
 func (e *extension) add(r *registration) {
 	r.ext = e
-	e.change(func() { e.fresh, e.registeredAt = append(e.fresh, r), time.Now() })
+	e.advance(func() { e.fresh, e.registered = append(e.fresh, r), true })
 }
 
 func (e *extension) addCommand(o object) {
@@ -788,7 +817,7 @@ func (e *extension) subscribe(o object) {
 				e.logf("subscribe: unknown event %q (known: %s)", name, strings.Join(known, ", "))
 				continue
 			}
-			e.change(func() { e.subscribed[to][name], e.registeredAt = true, time.Now() })
+			e.advance(func() { e.subscribed[to][name], e.registered = true, true })
 		}
 	}
 }
@@ -870,6 +899,7 @@ func (e *extension) ask(ctx context.Context, wait time.Duration, progress func(s
 	id := strconv.Itoa(h.nextID)
 	key := replyTypes[typ] + " " + id
 	e.pending[key] = replies
+	before := e.problems.count
 	h.mu.Unlock()
 	defer func() {
 		h.mu.Lock()
@@ -895,19 +925,27 @@ func (e *extension) ask(ctx context.Context, wait time.Duration, progress func(s
 			progress(o.text("text"))
 		case <-e.gone:
 			if len(replies) == 0 { // what it sent before its end counts
-				return nil, e.ended()
+				return nil, e.died()
 			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-late:
-			e.host.mu.Lock()
-			unread := e.unread
-			e.host.mu.Unlock()
-			if !unread {
-				return nil, fmt.Errorf("extension %s did not answer within %v", e.Name, wait)
+			if !e.unread.Load() {
+				return nil, fmt.Errorf("extension %s did not answer within %v%s", e.Name, wait, e.since(before))
 			}
 		}
 	}
+}
+
+// since tells of the last mistake of an extension, if it is newer than the first
+// n: a reply that was misspelt, perhaps.
+func (e *extension) since(n int) string {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	if e.problems.count <= n {
+		return ""
+	}
+	return fmt.Sprintf(" (meanwhile: %s)", e.problems.last[len(e.problems.last)-1])
 }
 
 // reply hands a frame to who waits for it. Unknown and late ones are logged.
@@ -931,18 +969,18 @@ func (e *extension) reply(typ string, o object) {
 	}
 }
 
-// ended is the error of a request to an extension that has ended, nil while it
+// died is the error of a request to an extension that has ended, nil while it
 // runs.
-func (e *extension) ended() error {
+func (e *extension) died() error {
 	if !isClosed(e.gone) {
 		return nil
 	}
-	return fmt.Errorf("extension %s has ended (%s)", e.Name, exitText(e.group.state))
+	return fmt.Errorf("extension %s has ended (%s)", e.Name, e.exit())
 }
 
 // call runs a tool.
 func (e *extension) call(ctx context.Context, name string, wait time.Duration, c *toolCall) toolResult {
-	if err := e.ended(); err != nil {
+	if err := e.died(); err != nil {
 		return errorResult(fmt.Sprintf("Tool %s was not run: %v.", name, err))
 	}
 	o, err := e.ask(ctx, wait, c.progress, "tool_call", appendJSON(nil, `,"name":?,"args":?`, name, c.args))
@@ -1216,21 +1254,25 @@ func (h *extHost) stop() (stopped int) {
 }
 
 // stop ends the extension: shutdown, end of its input, two seconds, then
-// signals. One that is not ready yet has nothing to finish and gets no time.
+// signals. One that is not ready yet has nothing to finish.
 func (e *extension) stop() {
+	grace := shutdownWait
+	if !isClosed(e.ready) {
+		grace = 100 * time.Millisecond
+	}
+	end := time.Now().Add(grace)
 	e.send(`{"type":"shutdown"}`)
-	e.out.close(100 * time.Millisecond)
-	if isClosed(e.ready) {
-		for end := time.Now().Add(shutdownWait); e.group.alive() && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
-		}
-		switch {
-		case !e.group.alive():
-		case isClosed(e.group.exited):
-			e.logf("it ended, but other processes that it had started were killed %v after shutdown: end them, too", shutdownWait)
-		default:
-			e.logf("it was killed %v after shutdown: end when shutdown comes or stdin ends", shutdownWait)
-		}
+	e.out.close(grace)
+	e.stdin.Close()
+	for e.group.alive() && time.Now().Before(end) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	switch {
+	case !e.group.alive():
+	case isClosed(e.group.exited):
+		e.logf("it ended, but other processes that it had started were killed %v after shutdown: end them, too", grace)
+	default:
+		e.logf("it was killed %v after shutdown: end when shutdown comes or stdin ends", grace)
 	}
 	e.group.kill(500 * time.Millisecond)
 	select { // its panels are closed then

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -127,5 +128,20 @@ func TestKilledInCall(t *testing.T) {
 		if !strings.Contains(all, want) {
 			t.Errorf("nothing says %q: %s", want, all)
 		}
+	}
+}
+
+// TestPipeAsLog: a log that is a pipe costs the extension, and nothing waits.
+func TestPipeAsLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	logs := filepath.Join(dir, "zot-home", "logs")
+	if err := errors.Join(os.MkdirAll(logs, 0o700), syscall.Mkfifo(filepath.Join(logs, "ext-x.log"), 0o600)); err != nil {
+		t.Skip(err)
+	}
+	p := withScript(t, dir, "turn\ntext ok\n", puppet(t, dir, "x", greeting())...)
+	p.send(`{"type":"prompt","message":"go"}`)
+	if n := notices(p.until("type", "done")); len(n) != 1 || !strings.Contains(n[0], "ext-x.log is a pipe: remove it") {
+		t.Errorf("notices: %q", n)
 	}
 }

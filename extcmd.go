@@ -25,28 +25,25 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
 	"unicode"
 )
 
-// extVerbs are the commands of zot ext: how many words each takes, and its one
-// switch.
+// extVerbs are the commands of zot ext. Each takes one word at most, as args
+// says, and one switch.
 var extVerbs = []struct {
-	name, args, help string
-	min, max         int
-	flag             string
-	run              func(words []string, on bool) error
+	name, args, flag, help string
+	run                    func(word string, on bool) error
 }{
-	{"list", "[--json]", "list installed extensions and their state", 0, 0, "--json", extList},
-	{"doctor", "[<dir>] [--json]", "start all extensions, or the one in a directory, and tell what is wrong", 0, 1, "--json", extDoctor},
-	{"install", "<path|git-url>", "copy or clone an extension into $ZOT_HOME/extensions", 1, 1, "", extInstall},
-	{"remove", "<name>", "delete an installed extension and its data", 1, 1, "", extRemove},
-	{"enable", "<name>", "switch an installed extension on", 1, 1, "", func(words []string, _ bool) error { return extSwitch(words[0], true) }},
-	{"disable", "<name>", "switch it off without removing it", 1, 1, "", func(words []string, _ bool) error { return extSwitch(words[0], false) }},
-	{"logs", "<name> [-f]", "print its log; -f goes on as it grows", 1, 1, "-f", extLogs},
+	{"list", "", "--json", "list installed extensions and their state", extList},
+	{"doctor", "[<dir|name>]", "--json", "start all extensions, or one, and tell what is wrong", extDoctor},
+	{"install", "<path|git-url>", "", "copy or clone an extension into $ZOT_HOME/extensions", extInstall},
+	{"remove", "<name>", "", "delete an installed extension and its data", extRemove},
+	{"enable", "<name>", "", "switch an installed extension on", func(name string, _ bool) error { return extSwitch(name, true) }},
+	{"disable", "<name>", "", "switch it off without removing it", func(name string, _ bool) error { return extSwitch(name, false) }},
+	{"logs", "<name>", "-f", "print its log; -f goes on as it grows", extLogs},
 }
 
 // extMain is zot ext. It returns the exit code.
@@ -63,13 +60,24 @@ func extMain(args []string) int {
 		if v.name != args[0] {
 			continue
 		}
-		words := slices.DeleteFunc(slices.Clone(args[1:]), func(a string) bool { return a == v.flag && a != "" })
-		isFlag := func(a string) bool { return strings.HasPrefix(a, "-") }
-		if len(words) < v.min || len(words) > v.max || slices.ContainsFunc(words, isFlag) {
-			fmt.Fprintf(os.Stderr, "usage: zot ext %s %s\n", v.name, v.args)
+		var words []string
+		on, bad, plain := false, false, false
+		for _, a := range args[1:] {
+			switch {
+			case plain || !strings.HasPrefix(a, "-"):
+				words = append(words, a)
+			case a == "--": // the rest are words
+				plain = true
+			default:
+				on, bad = true, bad || a != v.flag
+			}
+		}
+		needs, takes := strings.HasPrefix(v.args, "<"), v.args != ""
+		if bad || len(words) > 1 || len(words) == 0 && needs || len(words) == 1 && (!takes || words[0] == "") {
+			fmt.Fprintf(os.Stderr, "usage: zot ext %s\n", strings.Join(strings.Fields(v.name+" "+v.args+" "+v.flag), " "))
 			return exitUsage
 		}
-		err := v.run(words, len(words) < len(args)-1)
+		err := v.run(strings.Join(words, ""), on)
 		switch {
 		case err == nil:
 			return exitDone
@@ -86,9 +94,9 @@ func extMain(args []string) int {
 func extHelp(w io.Writer) {
 	fmt.Fprint(w, "zot ext manages extensions.\n\n")
 	for _, v := range extVerbs {
-		fmt.Fprintf(w, "  zot ext %-24s %s\n", v.name+" "+v.args, v.help)
+		fmt.Fprintf(w, "  zot ext %-28s %s\n", strings.Join(strings.Fields(v.name+" "+v.args+" "+v.flag), " "), v.help)
 	}
-	fmt.Fprint(w, "\nExit codes: 0 all is well, 1 it failed or doctor found a problem, 2 bad usage.\n")
+	fmt.Fprint(w, "\nBehind -- a word may begin with a hyphen. Exit codes: 0 all is well, 1 it failed or\ndoctor found a problem, 2 bad usage.\n")
 }
 
 // printable is a text as one line, without control and format characters.
@@ -116,7 +124,7 @@ func row(t *tabwriter.Writer, cells ...string) {
 type extReport struct {
 	Name        string `json:"name"`
 	Version     string `json:"version"`
-	State       string `json:"state"` // enabled, disabled, shadowed, broken, bundle; after a start ready, auto-ready, failed
+	State       string `json:"state"` // see extension; after a start also ready, auto-ready, failed
 	Scope       string `json:"scope"`
 	Description string `json:"description"`
 	Dir         string `json:"dir"`
@@ -138,17 +146,10 @@ type extReport struct {
 }
 
 func newReport(e *extension) *extReport {
-	r := &extReport{Name: e.Name, Version: e.Version, State: "enabled", Scope: e.scope, Description: e.Description,
+	r := &extReport{Name: e.Name, Version: e.Version, State: e.state, Scope: e.scope, Description: e.Description,
 		Dir: e.dir, Log: e.log, ShadowedBy: e.shadow}
-	switch {
-	case e.err != nil:
-		r.State, r.Error = "broken", e.err.Error()
-	case e.shadow != "":
-		r.State = "shadowed"
-	case !e.inUse():
-		r.State = "disabled"
-	case e.Exec == "":
-		r.State = "bundle"
+	if e.err != nil {
+		r.Error = e.err.Error()
 	}
 	return r
 }
@@ -170,13 +171,23 @@ func printReports(reports []*extReport, asJSON bool, table func(t *tabwriter.Wri
 	return t.Flush()
 }
 
-func extList(_ []string, asJSON bool) error {
-	cwd, err := os.Getwd()
+// ourExtensions lists the extensions that a start in the working directory finds.
+func ourExtensions() ([]*extension, error) {
+	s := &setup{options: new(options), home: zotHome()}
+	err := readJSONFile(filepath.Join(s.home, "config.json"), &s.config)
+	if err == nil {
+		s.cwd, err = os.Getwd()
+	}
+	return s.places().find(), err
+}
+
+func extList(_ string, asJSON bool) error {
+	exts, err := ourExtensions()
 	if err != nil {
 		return err
 	}
 	reports := []*extReport{}
-	for _, e := range findExtensions(zotHome(), cwd, nil, false) {
+	for _, e := range exts {
 		reports = append(reports, newReport(e))
 	}
 	return printReports(reports, asJSON, func(t *tabwriter.Writer, r *extReport) {
@@ -218,46 +229,40 @@ func printReport(t *tabwriter.Writer, r *extReport) {
 	}
 }
 
-// doctor watches extensions. It is the host of an agent that gets no work.
-type doctor struct {
-	mu      sync.Mutex // guards what the reports contain
-	reports map[*extension]*extReport
-}
+// doctor is the host of an agent that gets no work: it hears what extensions tell
+// the user, by their names. The agent's lock guards it.
+type doctor map[string]*findings
 
-func (*doctor) event(*Event)          {}
-func (*doctor) flush(context.Context) {}
-func (*doctor) behind() bool          { return false }
-
-// see takes what the extension host observes.
-func (d *doctor) see(e *extension, frame object, problem string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r := d.reports[e]
-	switch typ := frame.text("type"); {
-	case r == nil: // too late
-	case problem != "":
-		addLine(&r.Problems, problem)
-	case typ == "shutdown_ack":
-		r.Ack = true
-	case typ == "notify":
-		addLine(&r.Notes, fmt.Sprintf("it notified (%s): %s", frame.text("level"), frame.text("message")))
+func (d doctor) event(e *Event) {
+	if e.Type == "notice" && e.Manifest == "" && e.Extension != "" {
+		if d[e.Extension] == nil {
+			d[e.Extension] = new(findings)
+		}
+		d[e.Extension].add(fmt.Sprintf("it notified (%s): %s", e.Level, e.Text))
 	}
 }
 
-// addLine keeps the first twenty findings; the log has them all.
-func addLine(list *[]string, text string) {
-	switch n := len(*list); {
-	case n < 20:
-		*list = append(*list, text)
-	case n == 20:
-		*list = append(*list, "and more: see the log")
-	}
-}
+func (doctor) flush(context.Context) {}
+func (doctor) behind() bool          { return false }
 
-// extDoctor starts all extensions, or the one in a directory, ends them, and
-// tells what it saw.
-func extDoctor(dirs []string, asJSON bool) error {
-	s, err := newSetup(&options{exts: dirs, noExt: len(dirs) > 0, noSkill: true})
+// extDoctor starts all extensions, or the one in a directory or of a name, ends
+// them, and tells what it saw.
+func extDoctor(which string, asJSON bool) error {
+	o := &options{noSkill: true}
+	if which != "" {
+		exts, err := ourExtensions()
+		if err != nil {
+			return err
+		}
+		dir := which
+		for _, e := range exts {
+			if e.Name == which && e.state != "shadowed" && e.state != "not approved" && !(&extension{dir: which}).has("extension.json") {
+				dir = e.dir
+			}
+		}
+		o.exts, o.noExt = []string{dir}, true
+	}
+	s, err := newSetup(o)
 	if err != nil {
 		return err
 	}
@@ -268,18 +273,17 @@ func extDoctor(dirs []string, asJSON bool) error {
 		killAllGroups(250 * time.Millisecond)
 		os.Exit(128 + int(sig.(syscall.Signal)))
 	}()
-	d := &doctor{reports: map[*extension]*extReport{}}
-	reports := []*extReport{}
+	reports, ill := []*extReport{}, 0
 	for _, e := range s.exts {
 		r := newReport(e)
 		for _, path := range e.Skills {
 			if _, err := os.Stat(filepath.Join(e.dir, path)); err != nil {
-				addLine(&r.Problems, `"skills" in extension.json: `+err.Error())
+				r.Problems = append(r.Problems, `"skills" in extension.json: `+err.Error())
 			}
 		}
-		d.reports[e], reports = r, append(reports, r)
+		reports = append(reports, r)
 	}
-	s.observe = d.see
+	d := doctor{}
 	a, err := s.agent(context.Background(), d)
 	if err != nil {
 		return err
@@ -293,7 +297,16 @@ func extDoctor(dirs []string, asJSON bool) error {
 	procs.Unlock()
 	killAllGroups(time.Second)
 
-	ill := d.complete(a.ext, offers)
+	a.mu.Lock()
+	a.ext.mu.Lock()
+	for i, r := range reports {
+		r.Notes = d[r.Name].all()
+		if r.fill(s.exts[i], offers); r.Problems != nil {
+			ill++
+		}
+	}
+	a.ext.mu.Unlock()
+	a.mu.Unlock()
 	err = printReports(reports, asJSON, printReport)
 	if err == nil && strays > 0 { // of several extensions, whose they are is unknown
 		err = fmt.Errorf("%d processes left their extension's session and still ran: end them at shutdown", strays)
@@ -302,21 +315,6 @@ func extDoctor(dirs []string, asJSON bool) error {
 		err = fmt.Errorf("extensions with problems: %d of %d", ill, len(s.exts))
 	}
 	return err
-}
-
-// complete ends the watching. It returns how many extensions have problems.
-func (d *doctor) complete(h *extHost, offers []*registration) (ill int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for e, r := range d.reports {
-		if r.fill(e, offers); r.Problems != nil {
-			ill++
-		}
-	}
-	d.reports = nil
-	return ill
 }
 
 // fill adds what the extension host, which is locked, knows of an extension.
@@ -336,48 +334,69 @@ func (r *extReport) fill(e *extension, offers []*registration) {
 	r.Intercepts = slices.Sorted(maps.Keys(e.subscribed["intercept"]))
 	r.HelloMS = max(0, e.helloAt.Sub(e.startedAt).Milliseconds())
 	r.ReadyMS = max(0, e.readyAt.Sub(e.startedAt).Milliseconds())
+	r.Ack, r.Problems = e.acked, append(r.Problems, e.problems.all()...)
 	if e.group != nil && isClosed(e.group.exited) {
 		r.Exit = exitText(e.group.state)
 	}
-	switch {
-	case r.State == "broken":
-		addLine(&r.Problems, r.Error)
-	case r.State != "enabled":
-	case e.err != nil:
-		r.State, r.Error = "failed", e.err.Error()
-		addLine(&r.Problems, r.Error)
-	case !e.readyAt.IsZero():
-		r.State = "ready"
-	default:
-		r.State = "auto-ready"
-		addLine(&r.Notes, fmt.Sprintf(`it did not say that it is ready, so each start waits up to %v for silence: send {"type":"ready"} behind the last registration`, readyWait))
+	if r.State == "enabled" {
+		switch {
+		case e.err != nil:
+			r.State, r.Error = "failed", e.err.Error()
+		case !e.readyAt.IsZero():
+			r.State = "ready"
+		default:
+			r.State = "auto-ready"
+			r.Notes = append(r.Notes, fmt.Sprintf(`it did not say that it is ready, so each start waits up to %v for silence: send {"type":"ready"} behind the last registration`, readyWait))
+		}
+	}
+	if r.Error != "" {
+		r.Problems = append(r.Problems, r.Error)
 	}
 	if !r.Ack && r.Exit != "" && r.Problems == nil {
-		addLine(&r.Notes, `it ended without answering shutdown: send {"type":"shutdown_ack"} first`)
+		r.Notes = append(r.Notes, `it ended without answering shutdown: send {"type":"shutdown_ack"} first`)
 	}
 }
 
+// all lists the findings, with a hint at those that were not kept.
+func (f *findings) all() []string {
+	if f == nil {
+		return nil
+	}
+	if n := f.count - len(f.last); n > 0 {
+		return append([]string{fmt.Sprintf("%d more: see the log", n)}, f.last...)
+	}
+	return f.last
+}
+
 // installedDir finds an extension in $ZOT_HOME/extensions by its name or, as
-// one without a manifest must be removable too, by that of its directory.
-func installedDir(name string) (string, error) {
-	home, found := zotHome(), ""
-	for _, e := range findExtensions(home, "", nil, false) {
+// one without a manifest must be removable too, by that of its directory. also
+// tells of the one that the project has by this name, which is left alone.
+func installedDir(name string) (dir, also string, err error) {
+	exts, err := ourExtensions()
+	if err != nil {
+		return "", "", err
+	}
+	broken := true
+	for _, e := range exts {
 		switch {
-		case e.Name != name || e.scope != "user":
-		case e.err == nil && e.shadow == "": // the one that runs, not a broken twin
-			return e.dir, nil
-		case found == "":
-			found = e.dir
+		case e.Name != name:
+		case e.scope == "project":
+			also = "; the project's own, in " + e.dir + ", stays as it is"
+		case dir == "" || broken && e.err == nil: // the one that runs, not its broken twin
+			dir, broken = e.dir, e.err != nil
 		}
 	}
-	if found != "" {
-		return found, nil
+	home := filepath.Join(zotHome(), "extensions")
+	if dir == "" && extensionName().MatchString(name) {
+		dir = filepath.Join(home, name)
+		if info, err := os.Lstat(dir); err != nil || info.Mode().IsRegular() {
+			dir = ""
+		}
 	}
-	dir := filepath.Join(home, "extensions", name)
-	if info, err := os.Lstat(dir); err == nil && !info.Mode().IsRegular() && extensionName().MatchString(name) {
-		return dir, nil
+	if dir == "" {
+		err = fmt.Errorf("there is no extension %q in %s%s", name, home, also)
 	}
-	return "", fmt.Errorf("there is no extension %q in %s", name, filepath.Join(home, "extensions"))
+	return dir, also, err
 }
 
 // What git may get: https, ssh, git and file URLs, and host:path.
@@ -386,10 +405,9 @@ var (
 	scpLike = lazyRegexp(`^([A-Za-z0-9][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9.-]+:([^:/]|/[^/])`)
 )
 
-func extInstall(words []string, _ bool) error {
+func extInstall(source string, _ bool) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
-	source := words[0]
 	info, err := os.Stat(source)
 	local := err == nil
 	switch {
@@ -418,7 +436,7 @@ func extInstall(words []string, _ bool) error {
 	if err := e.readManifest(); err != nil {
 		return errors.New(strings.ReplaceAll(err.Error(), filepath.Join(temp, "clone"), "the repository"))
 	}
-	if dir, err := installedDir(e.Name); err == nil {
+	if dir, _, err := installedDir(e.Name); err == nil {
 		return fmt.Errorf("%s is installed already, in %s: zot ext remove %s removes it with its data", e.Name, dir, e.Name)
 	}
 	tree, target := filepath.Join(temp, "tree"), filepath.Join(home, e.Name)
@@ -428,8 +446,26 @@ func extInstall(words []string, _ bool) error {
 	if err := os.Rename(tree, target); err != nil {
 		return err
 	}
-	_, err = fmt.Println(printable("installed " + e.Name + " in " + target + "; zot ext doctor checks it"))
-	return err
+	if _, err = fmt.Println(printable("installed " + e.Name + " in " + target + "; zot ext doctor checks it")); err != nil {
+		return err
+	}
+	e.dir = target
+	if _, err := exec.LookPath(e.program()); err != nil && e.Exec != "" {
+		warn([]string{printable(fmt.Sprintf("its exec %s cannot be run yet (%v)%s", e.Exec, errors.Unwrap(err), e.buildHint(source, local)))})
+	}
+	return nil
+}
+
+// buildHint says how to make the program of an installed extension in Go: from
+// where it was written, as it may need what is around it there.
+func (e *extension) buildHint(source string, local bool) string {
+	if !local {
+		source = e.dir
+	}
+	if files, _ := filepath.Glob(filepath.Join(source, "*.go")); files == nil {
+		return ""
+	}
+	return fmt.Sprintf("; make it: go build -C %q -o %q .", source, e.program())
 }
 
 // gitClone runs git, which tells its errors itself and can ask nothing: it has
@@ -473,11 +509,11 @@ func copyTree(ctx context.Context, from, to string) error {
 		case entry.Name() == ".git": // in worktrees a file
 			return nil
 		}
-		return copyEntry(root, name, entry, filepath.Join(to, name))
+		return copyEntry(ctx, root, name, entry, filepath.Join(to, name))
 	})
 }
 
-func copyEntry(root *os.Root, name string, entry fs.DirEntry, to string) error {
+func copyEntry(ctx context.Context, root *os.Root, name string, entry fs.DirEntry, to string) error {
 	info, err := entry.Info()
 	if err != nil {
 		return err
@@ -493,8 +529,9 @@ func copyEntry(root *os.Root, name string, entry fs.DirEntry, to string) error {
 		if err != nil {
 			return err
 		}
-		_, err = io.Copy(out, in)
-		return cmp.Or(err, out.Chmod(mode.Perm()), out.Close())
+		defer context.AfterFunc(ctx, func() { in.Close() })() // ends the copy
+		_, err = io.Copy(struct{ io.Writer }{out}, in)        // in pieces: the kernel takes 2 GiB at once
+		return cmp.Or(context.Cause(ctx), err, out.Chmod(mode.Perm()), out.Close())
 	case fs.ModeDir:
 		return cmp.Or(os.Mkdir(to, 0o700), os.Chmod(to, mode.Perm()|0o700)) // it must be filled now and removed one day
 	case fs.ModeSymlink:
@@ -512,21 +549,21 @@ func copyEntry(root *os.Root, name string, entry fs.DirEntry, to string) error {
 }
 
 // extRemove deletes an extension; of a link, only the link.
-func extRemove(words []string, _ bool) error {
-	dir, err := installedDir(words[0])
+func extRemove(name string, _ bool) error {
+	dir, also, err := installedDir(name)
 	if err != nil {
 		return err
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	_, err = fmt.Println(printable("removed " + dir))
+	_, err = fmt.Println(printable("removed " + dir + also))
 	return err
 }
 
 // extSwitch sets "enabled" in the manifest of an installed extension.
 func extSwitch(name string, on bool) error {
-	dir, err := installedDir(name)
+	dir, also, err := installedDir(name)
 	if err != nil {
 		return err
 	}
@@ -542,7 +579,7 @@ func extSwitch(name string, on bool) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	_, err = fmt.Println(name, map[bool]string{true: "is enabled", false: "is disabled"}[on])
+	_, err = fmt.Println(printable(name + map[bool]string{true: " is enabled", false: " is disabled"}[on] + also))
 	return err
 }
 
@@ -576,8 +613,7 @@ func setEnabled(data []byte, on bool) ([]byte, error) {
 
 // extLogs prints a log. With follow it goes on with what comes, also when the
 // file is cut or replaced.
-func extLogs(words []string, follow bool) error {
-	name := words[0]
+func extLogs(name string, follow bool) error {
 	if !extensionName().MatchString(name) {
 		return fmt.Errorf("%q is no name of an extension", name)
 	}

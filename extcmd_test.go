@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -87,7 +88,7 @@ func TestExtUsage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, args := range [][]string{{}, {"frob"}, {"list", "x"}, {"list", "-f"}, {"install"}, {"install", "a", "b"}, {"install", "--json", "a"},
-		{"remove"}, {"enable"}, {"disable", "a", "b"}, {"logs"}, {"logs", "-x", "a"}, {"doctor", "a", "b"}} {
+		{"remove"}, {"enable"}, {"disable", "a", "b"}, {"logs"}, {"logs", "-x", "a"}, {"doctor", "a", "b"}, {"doctor", ""}, {"remove", ""}} {
 		if stdout, stderr, code := zotExt(t, dir, args...); code != exitUsage || stdout != "" || stderr == "" {
 			t.Errorf("%q: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
@@ -275,6 +276,25 @@ func TestExtInstallInterrupted(t *testing.T) {
 	}
 }
 
+// TestCopyInterrupted: also the copy of a single large file ends at once.
+func TestCopyInterrupted(t *testing.T) {
+	t.Parallel()
+	from, to := t.TempDir(), t.TempDir()
+	put(t, filepath.Join(from, "large"), "", 0o644)
+	if err := os.Truncate(filepath.Join(from, "large"), 1<<40); err != nil { // it takes no room; its copy would
+		t.Skip(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if err := copyTree(ctx, from, filepath.Join(to, "tree")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it ended with %v", err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
 func TestExtRemove(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -288,7 +308,7 @@ func TestExtRemove(t *testing.T) {
 	link(t, mine, filepath.Join(home, "extensions", "linked"))
 	link(t, "/nowhere", filepath.Join(home, "extensions", "dangling"))
 	for _, verb := range []string{"remove", "enable", "disable"} {
-		for _, name := range []string{"..", ".", "", "../auth.json", "../extensions/empty", "empty/../empty", "other/", "local", "missing", mine} {
+		for _, name := range []string{"..", ".", "../auth.json", "../extensions/empty", "empty/../empty", "other/", "local", "missing", mine} {
 			want(t, dir, 1, "there is no extension", verb, name)
 		}
 	}
@@ -408,6 +428,69 @@ func TestExtDoctor(t *testing.T) {
 				t.Logf("\n%s%s", stdout, stderr)
 			}
 		})
+	}
+}
+
+// TestExtHyphen: a name may begin with a hyphen; behind -- it is no switch.
+func TestExtHyphen(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "-x", "extension.json"), `{"name":"-x","exec":"true"}`, 0o644)
+	for _, verb := range []string{"install", "disable", "enable", "remove"} {
+		want(t, dir, exitUsage, "usage: zot ext "+verb, verb, "-x")
+		want(t, dir, exitDone, "-x", verb, "--", "-x")
+	}
+	if names := installed(t, dir); names != nil {
+		t.Errorf("left: %q", names)
+	}
+}
+
+// TestExtProject: what is installed is switched and removed; what the project
+// has by that name is not, and that is said. doctor takes either by its name.
+func TestExtProject(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const manifest = `{"name":"a","exec":"./a"}`
+	project := filepath.Join(dir, ".zot", "extensions", "a")
+	put(t, filepath.Join(project, "extension.json"), manifest, 0o644)
+	also := "; the project's own, in " + project + ", stays as it is"
+	for _, verb := range []string{"disable", "enable", "remove"} {
+		want(t, dir, exitFailed, "there is no extension \"a\" in "+filepath.Join(dir, "zot-home", "extensions")+also, verb, "a")
+	}
+	want(t, dir, exitFailed, project+" (path)", "doctor", "a")
+	put(t, filepath.Join(dir, "zot-home", "extensions", "one", "extension.json"), manifest, 0o644)
+	want(t, dir, exitDone, "a is disabled"+also, "disable", "a")
+	put(t, filepath.Join(dir, "zot-home", "config.json"), `{"project_extensions":false}`, 0o644)
+	want(t, dir, exitDone, "project  not approved", "list")
+	want(t, dir, exitDone, "a is enabled"+also, "enable", "a")
+	want(t, dir, exitFailed, filepath.Join("extensions", "one")+" (path)", "doctor", "a")
+	want(t, dir, exitDone, also, "remove", "a")
+	if _, err := os.Stat(project); err != nil {
+		t.Error(err)
+	}
+	want(t, dir, exitFailed, "there is no extension.json in "+filepath.Join(dir, "nobody"), "doctor", "nobody")
+}
+
+// TestExtUnbuilt: what cannot run yet is installed, and how to make it is said.
+func TestExtUnbuilt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	src := filepath.Join(dir, "src")
+	put(t, filepath.Join(src, "extension.json"), `{"name":"made","exec":"./made"}`, 0o644)
+	put(t, filepath.Join(src, "go.mod"), "module made\n", 0o644)
+	put(t, filepath.Join(src, "main.go"), "package main\n\nfunc main() {}\n", 0o644)
+	_, stderr, code := zotExt(t, dir, "install", "src")
+	_, hint, ok := strings.Cut(strings.TrimSpace(stderr), "; make it: ")
+	if code != exitDone || !ok || !strings.Contains(stderr, "its exec ./made cannot be run yet") {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	build := exec.Command("sh", "-c", hint)
+	build.Dir = dir
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", hint, err, out)
+	}
+	if err := exec.Command(filepath.Join(dir, "zot-home", "extensions", "made", "made")).Run(); err != nil {
+		t.Error(err)
 	}
 }
 

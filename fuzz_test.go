@@ -138,8 +138,10 @@ func FuzzCommand(f *testing.F) {
 		if err == nil {
 			c.promptContent()
 			c.want("model", "modelId")
-			c.oneOf("streamingBehavior", "steer", "followUp")
-			c.flag("enabled", true)
+			atomic := atomicCommand{command: c}
+			atomic.oneOf("streamingBehavior", false, "steer", "followUp")
+			atomic.flag("enabled", true)
+			atomic.opt("since")
 			settings.order(c)
 			a := arguments{c.object, nil}
 			a.path("/")
@@ -237,7 +239,7 @@ func FuzzExtension(f *testing.F) {
 		h := &extHost{tell: tell, flush: func() {}, builtin: func(string) bool { return false }, started: make(chan struct{}),
 			ack: func(*extension) map[string]any { return nil }, taken: map[string]*registration{}, panels: map[string]*extension{}}
 		close(h.started)
-		e := &extension{host: h, helloAt: time.Now(), out: newWriter(io.Discard, nil), news: make(chan struct{}, 1),
+		e := &extension{host: h, helloAt: time.Now(), out: newWriter(io.Discard, nil), patience: time.NewTimer(time.Hour),
 			subscribed: map[string]map[string]bool{"events": {}, "intercept": {}}, pending: map[string]chan object{}}
 		defer e.out.close(time.Second)
 		e.Name = "fuzzed"

@@ -100,6 +100,18 @@ func appendJSON(dst []byte, template string, values ...any) []byte {
 	return append(dst, template...)
 }
 
+// appendList appends an array; each appends one element.
+func appendList[T any](dst []byte, list []T, each func(dst []byte, v T) []byte) []byte {
+	dst = append(dst, '[')
+	for i, v := range list {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = each(dst, v)
+	}
+	return append(dst, ']')
+}
+
 // appendString appends s to dst as a JSON string. Invalid UTF-8 becomes U+FFFD.
 func appendString[S string | []byte](dst []byte, s S) []byte {
 	const hex = "0123456789abcdef"

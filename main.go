@@ -27,6 +27,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -42,7 +43,7 @@ const (
 
 // options are the command line.
 type options struct {
-	mode                      string // "rpc", "print", "json", "atomic", "atomic-json" or ""
+	mode                      string // "rpc", "print", "json", "atomic", "atomic-json" or "": the terminal host
 	provider, model           string
 	apiKey, baseURL           string
 	reasoning                 string
@@ -64,6 +65,7 @@ type options struct {
 	confirmTimeout            time.Duration
 	exts                      []string
 	noExt                     bool
+	approve                   *bool // use what the project brought along
 	noAutoCompact             bool
 	stdin                     bool
 	listModels, help, version bool
@@ -87,6 +89,9 @@ type flagGroup struct {
 func (o *options) flagGroups() []flagGroup {
 	mode := func(name string) func(string) error {
 		return func(string) error { return o.setMode(name) }
+	}
+	approve := func(yes bool) func(string) error {
+		return func(string) error { o.approve = &yes; return nil }
 	}
 	return []flagGroup{
 		{"Modes", []flag{
@@ -139,6 +144,8 @@ func (o *options) flagGroups() []flagGroup {
 		{"Extensions", []flag{
 			{"ext", "e", "DIR", "load the extension in this directory, for this run; repeatable", &o.exts},
 			{"no-ext", "", "", "load no installed extensions", &o.noExt},
+			{"no-approve", "", "", "leave out the extensions in the project's .zot/extensions", approve(false)},
+			{"approve", "", "", "load them, whatever config.json says", approve(true)},
 		}},
 	}
 }
@@ -161,7 +168,7 @@ func (f flag) set(v string) error {
 // aliases are other spellings that programs pass.
 var aliases = map[string]string{"no-skills": "no-skill", "with-skill": "with-skills", "extension": "ext", "no-extensions": "no-ext", "thinking": "reasoning"}
 
-const helpHead = `zot runs a coding agent behind pipes.
+const helpHead = `zot runs a coding agent, in a terminal or behind pipes.
 
   zot -p "fix the failing test"        answer one prompt as text
   zot --json "fix the failing test"    ... as events, one JSON object a line
@@ -372,6 +379,7 @@ type config struct {
 	Reasoning   string   `json:"reasoning"`
 	Timeouts    timeouts `json:"timeouts"`
 	ToolEnvDrop []string `json:"tool_env_drop"`
+	ProjectExts *bool    `json:"project_extensions"` // false: as with --no-approve
 }
 
 // atomic reports whether the Atomic protocol is spoken.
@@ -393,17 +401,16 @@ type setup struct {
 	catalog   catalog
 	provider  *providerInfo // of the start
 	model     *Model
-	skills    []promptFile
+	skills    atomic.Pointer[[]promptFile] // replaced by a reload of the extensions
 	templates []promptFile
-	builtins  []*tool
-	tools     []*tool // those of them that the flags leave
+	env       *toolEnv
+	builtins  []*tool // but for the one that loads skills
 	exts      []*extension
 	warnings  []string
 	session   *session // nil: the conversation is not kept
 	restored  restored
-	sessions  string                                           // the directory of sessions; "": they are in memory only
-	flagLevel string                                           // the reasoning level of the flags
-	observe   func(e *extension, frame object, problem string) // see extHost
+	sessions  string // the directory of sessions; "": they are in memory only
+	flagLevel string // the reasoning level of the flags
 }
 
 func newSetup(o *options) (*setup, error) {
@@ -467,11 +474,8 @@ func newSetup(o *options) (*setup, error) {
 			return nil, fmt.Errorf("--ext: there is no extension.json in %s: name the directory of an extension", dir)
 		}
 	}
-	s.exts = findExtensions(s.home, s.cwd, o.exts, o.noExt)
-	if !o.noSkill {
-		user := o.withSkills || o.atomic() || o.mode == ""
-		s.skills, s.warnings = loadSkills(s.cwd, s.home, user, append(skillPaths(s.exts), o.skillPaths...))
-	}
+	s.exts = s.places().find()
+	s.warnings = s.readSkills(s.exts)
 	var warnings []string
 	s.templates, warnings = loadTemplates(s.cwd, s.home, o.templatePaths)
 	if o.noTemplates {
@@ -479,6 +483,31 @@ func newSetup(o *options) (*setup, error) {
 	}
 	s.warnings = append(s.warnings, warnings...)
 	return s, s.chooseTools()
+}
+
+// places is where extensions are looked for.
+func (s *setup) places() extPlaces {
+	approve := cmp.Or(s.approve, s.ProjectExts)
+	return extPlaces{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, distrust: approve != nil && !*approve}
+}
+
+// readSkills reads the skills, those of extensions among them.
+func (s *setup) readSkills(exts []*extension) (warnings []string) {
+	var skills []promptFile
+	if !s.noSkill {
+		user := s.withSkills || s.atomic() || s.mode == ""
+		skills, warnings = loadSkills(s.cwd, s.home, user, append(skillPaths(exts), s.options.skillPaths...))
+	}
+	s.skills.Store(&skills)
+	return warnings
+}
+
+// ownTools are the tools that are no extension's; skills may come and go.
+func (s *setup) ownTools() []*tool {
+	if skills := *s.skills.Load(); len(skills) > 0 {
+		return append(slices.Clone(s.builtins), skillTool(skills))
+	}
+	return slices.Clone(s.builtins)
 }
 
 // chooseModel finds provider and model: the flags, config.json, who lists the
@@ -515,7 +544,11 @@ func (s *setup) chooseModel() (err error) {
 	}
 	s.model = s.configured(m)
 	if s.flagLevel == "" {
-		o.reasoning = cmp.Or(s.restored.level, o.reasoning)
+		level := ""
+		if o.atomic() || o.mode == "" {
+			level = s.settings.ModelThinkingLevels[m.ref()]
+		}
+		o.reasoning = cmp.Or(s.restored.level, level, o.reasoning)
 	}
 	return nil
 }
@@ -555,10 +588,10 @@ func (s *setup) openSession() (err error) {
 		if err != nil {
 			return err
 		}
-		if o.resume {
+		if o.resume && o.mode != "" { // else the terminal host asks
 			return chooseSession(infos)
 		}
-		if len(infos) > 0 {
+		if len(infos) > 0 && !o.resume {
 			path = infos[0].path
 		}
 	}
@@ -590,9 +623,10 @@ func (a *Agent) begin(s *session) error {
 	if s.leafID() != "" {
 		return nil
 	}
-	_, err := s.append("model_change", `"provider":?,"modelId":?`, a.model.Provider, a.model.ID)
+	c := a.currentChoice()
+	_, err := s.append("model_change", `"provider":?,"modelId":?`, c.model.Provider, c.model.ID)
 	if err == nil {
-		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(a.model, a.reasoning))
+		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(c.model, c.reasoning))
 	}
 	return err
 }
@@ -669,12 +703,10 @@ func (s *setup) client(m *Model) (provider, error) {
 	return newHTTPProvider(m, func() (string, error) { return credential(&info, s.keyFor(&info), s.home) }, s.Timeouts), nil
 }
 
-// chooseTools makes the tools that the flags leave.
+// chooseTools makes the built-in tools and checks what the flags say of tools.
 func (s *setup) chooseTools() error {
-	all := builtinTools(&toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop})
-	if len(s.skills) > 0 {
-		all = append(all, skillTool(s.skills))
-	}
+	s.env = &toolEnv{cwd: s.cwd, dropEnv: s.ToolEnvDrop}
+	all := builtinTools(s.env)
 	if s.model.API == "script" && s.model.ID != "demo" {
 		all = append(all, panicTool())
 	}
@@ -682,14 +714,10 @@ func (s *setup) chooseTools() error {
 	if s.noTools {
 		return nil
 	}
+	known := toolNames(s.ownTools())
 	for _, name := range s.options.tools {
-		if !slices.Contains(append(toolNames(all), "skill"), name) && !slices.ContainsFunc(s.exts, (*extension).runs) {
-			return fmt.Errorf("--tools: unknown tool %q (known: %s)", name, strings.Join(toolNames(all), ", "))
-		}
-	}
-	for _, t := range all {
-		if s.allows(t.name) {
-			s.tools = append(s.tools, t)
+		if !slices.Contains(append(known, "skill"), name) && !slices.ContainsFunc(s.exts, (*extension).runs) {
+			return fmt.Errorf("--tools: unknown tool %q (known: %s)", name, strings.Join(known, ", "))
 		}
 	}
 	return nil
@@ -706,7 +734,7 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, builtin: s.tools, allows: s.allows,
+	a := &Agent{host: h, model: s.model, provider: p, reasoning: s.reasoning, allows: s.allows,
 		maxSteps: s.maxSteps, autoCompact: !s.noAutoCompact && s.settings.Compaction.Enabled, ctx: ctx, atomic: s.atomic(),
 		summaries: s.settings.SessionSummary.Enabled && (s.mode == "" || s.mode == "atomic"), stopSummary: func() {},
 		retry: retrySettings{base: time.Duration(s.settings.Retry.BaseDelayMs) * time.Millisecond, cancel: func() {}},
@@ -722,6 +750,9 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 		}
 	}
 	a.settled = sync.NewCond(&a.mu)
+	a.builtin = func() []*tool {
+		return slices.DeleteFunc(s.ownTools(), func(t *tool) bool { return !s.allows(t.name) })
+	}
 	a.prepare = func() string { return s.systemText(a.tools) }
 	if s.noYolo && !s.yolo {
 		a.approval = approval{timeout: s.confirmTimeout, allowed: map[string]bool{}, waiting: map[string]chan decision{}}
@@ -729,9 +760,17 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 			a.nobodyAnswers("--no-yolo asks before each tool call, and in this mode nobody can be asked. Start without it, or with --yolo.")
 		}
 	}
-	names := toolNames(s.tools)
-	a.ext = &extHost{home: s.home, cwd: s.cwd, explicit: s.options.exts, only: s.noExt, ctx: ctx, tell: a.tell,
-		flush: func() { h.flush(ctx) }, started: make(chan struct{}), userGone: make(chan struct{}), observe: s.observe,
+	if s.mode == "" { // a person may be away for long, and may change their mind
+		a.approval = approval{timeout: 24 * time.Hour, allowed: map[string]bool{"*": !s.noYolo || s.yolo}, waiting: map[string]chan decision{}}
+	}
+	names := toolNames(s.builtins)
+	a.ext = &extHost{extPlaces: s.places(), ctx: ctx, tell: a.tell, flush: func() { h.flush(ctx) },
+		started: make(chan struct{}), userGone: make(chan struct{}), interactive: s.mode == "",
+		found: func(exts []*extension) {
+			for _, w := range s.readSkills(exts) {
+				a.tell(&Event{Type: "notice", Level: "warn", Text: w})
+			}
+		},
 		builtin: func(name string) bool {
 			return slices.Contains(names, name) || slices.Contains([]string{"read", "write", "edit", "bash", "skill"}, name)
 		},
@@ -753,6 +792,8 @@ func (s *setup) capabilities() []string {
 		return []string{"notify", "display", "insert", "panels", "confirm"}
 	case "json":
 		return []string{"notify", "display", "insert"}
+	case "":
+		return []string{"notify", "display", "insert", "panels", "confirm", "submit"}
 	}
 	return []string{"notify", "display"}
 }
@@ -760,7 +801,7 @@ func (s *setup) capabilities() []string {
 // systemText assembles the system prompt; a problem with it goes to stderr.
 func (s *setup) systemText(tools []*tool) string {
 	text, warnings := systemPrompt(promptParts{home: s.home, cwd: s.cwd, replace: s.systemPrompt, add: s.appendPrompt,
-		contextFiles: !s.noContextFiles, tools: tools, skills: s.skills, now: time.Now()})
+		contextFiles: !s.noContextFiles, tools: tools, skills: *s.skills.Load(), now: time.Now()})
 	warn(warnings)
 	return text
 }
@@ -828,6 +869,7 @@ func listModels(w io.Writer, all catalog) {
 type process struct {
 	agent  *Agent
 	out    *writer
+	leave  func() // gives the terminal back
 	cancel context.CancelCauseFunc
 	once   sync.Once
 }
@@ -836,8 +878,10 @@ var errShutdown = errors.New("zot was told to stop")
 
 // run starts the mode and does not return.
 func run(o *options, token string) {
-	if o.mode == "" && o.prompt == "" {
-		fail(errors.New(`nothing to do: zot -p "prompt" answers a prompt, zot rpc serves a client, zot --help tells more`))
+	if o.mode == "" && (o.stdin || !isTerminal(os.Stdin) || !isTerminal(os.Stdout) || os.Getenv("TERM") == "dumb") {
+		if o.mode = "print"; o.prompt == "" {
+			fail(errors.New(`this is no terminal to talk in: zot -p "prompt" answers a prompt, zot rpc serves a client, zot --help tells more`))
+		}
 	}
 	s, err := newSetup(o)
 	if err != nil {
@@ -850,22 +894,33 @@ func run(o *options, token string) {
 	signals := make(chan os.Signal, 1) // from before the first child is started
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	ctx, cancel := context.WithCancelCause(context.Background())
-	p := &process{cancel: cancel}
+	p := &process{cancel: cancel, leave: func() {}}
 	p.out = newWriter(stdout, func() { p.stop(exitNoPipe) })
 	view, atomic := &zotView{writer: p.out, opened: o.mode == "json"}, newAtomicView(p.out)
 	print := &printHost{writer: p.out, errs: newWriter(os.Stderr, func() {})}
 	var h host = print
+	var terminal *tui
 	switch o.mode {
 	case "rpc", "json":
 		h = view
 	case "atomic", "atomic-json":
 		h = atomic
+	case "":
+		if terminal, err = newTUI(s, os.Stdin, stdout); err != nil {
+			fail(fmt.Errorf("the terminal can not be used: %w", err))
+		}
+		h, p.leave = &terminal.inbox, terminal.close
 	}
 	if p.agent, err = s.agent(ctx, h); err != nil {
+		p.leave()
 		fail(err)
 	}
 	go func() { p.stop(128 + int((<-signals).(syscall.Signal))) }()
 	go watchReader(stdout, func() { p.stop(exitNoPipe) })
+	if terminal != nil {
+		terminal.run(p.agent)
+		p.exit(exitDone)
+	}
 	warn(s.warnings)
 	switch o.mode {
 	case "rpc":
@@ -904,7 +959,7 @@ func (p *process) answer(s *setup, failed func() bool) int {
 		err = errors.New("there is no prompt: give one as an argument or on standard input")
 	}
 	if err == nil {
-		prompt, err = expand(prompt, s.skills, s.templates)
+		prompt, err = expand(prompt, *s.skills.Load(), s.templates)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "zot: "+err.Error())
@@ -1031,6 +1086,7 @@ func (p *process) exit(code int) {
 func (p *process) stop(code int) {
 	p.once.Do(func() {
 		p.cancel(errShutdown)
+		p.leave()
 		killed, idle := make(chan struct{}), make(chan struct{})
 		go func() { killAllGroups(250 * time.Millisecond); close(killed) }()
 		go func() { p.agent.worker.Wait(); close(idle) }()

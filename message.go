@@ -280,14 +280,19 @@ func parseAgentUsage(raw []byte) *Usage {
 	return u
 }
 
+// appendMessageOnce appends a message, which is encoded only once: for the
+// client. In a process it has one format.
+func appendMessageOnce(dst []byte, m *Message) []byte {
+	f := m.frame.Load()
+	if f == nil {
+		b := appendAgentMessage(nil, m)
+		f = &b
+		m.frame.Store(f)
+	}
+	return append(dst, *f...)
+}
+
 // appendAgentMessages appends an array of messages.
 func appendAgentMessages(dst []byte, messages []*Message) []byte {
-	dst = append(dst, '[')
-	for i, m := range messages {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendAgentMessage(dst, m)
-	}
-	return append(dst, ']')
+	return appendList(dst, messages, appendMessageOnce)
 }

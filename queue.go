@@ -25,7 +25,7 @@ type queue struct {
 }
 
 // enqueue accepts a message. With nothing running it starts a run, unless the
-// conversation is empty or the last run did not end well.
+// conversation is empty or the last run was aborted.
 func (a *Agent) enqueue(kind int, m *Message, accepted func()) error {
 	q := queuedMessage{kind: queueNames[kind], message: m}
 	if a.session != nil {
@@ -39,6 +39,9 @@ func (a *Agent) enqueue(kind int, m *Message, accepted func()) error {
 	a.queues[kind].messages = append(a.queues[kind].messages, q)
 	a.queueChanged()
 	accepted()
+	if len(a.jobs) == 0 && a.held != errAborted {
+		a.held = nil
+	}
 	a.carryOn()
 	a.mu.Unlock()
 	a.start()
@@ -47,8 +50,8 @@ func (a *Agent) enqueue(kind int, m *Message, accepted func()) error {
 
 // carryOn starts a run for what is queued when none is there. The lock is held.
 func (a *Agent) carryOn() {
-	if len(a.jobs) == 0 && !a.held && len(a.messages) > 0 && a.pending() > 0 {
-		a.jobs = append(a.jobs, a.newJob(nil, func(j *job) *Event { return a.answer(j, nil) }))
+	if len(a.jobs) == 0 && a.held == nil && len(a.messages) > 0 && a.pending() > 0 {
+		a.addJob(nil, func(j *job) *Event { return a.answer(j, nil) })
 	}
 }
 
@@ -58,9 +61,9 @@ func (a *Agent) pending() int {
 }
 
 // hold keeps what is queued until a prompt, or somebody who asks for it.
-func (a *Agent) hold() {
+func (a *Agent) hold(why error) {
 	a.mu.Lock()
-	a.held = true
+	a.held = why
 	a.mu.Unlock()
 }
 

@@ -99,7 +99,7 @@ func serve(in io.Reader, idle func(), handle func(*command, error) (stop bool)) 
 func parseCommand(line []byte) (*command, error) {
 	o, err := parseObject(line)
 	if err != nil {
-		return &command{name: "parse"}, fmt.Errorf("failed to parse command: %w", err)
+		return &command{name: "parse"}, fmt.Errorf("Failed to parse command: %w", err)
 	}
 	c := &command{object: o, name: "parse"}
 	if o.has("id") {
@@ -449,7 +449,7 @@ func (s *zotServer) accepted(c *command) func(queued bool) {
 func (s *zotServer) prompt(c *command) {
 	text, images, err := c.promptContent()
 	if err == nil {
-		text, err = expand(text, s.setup.skills, s.setup.templates)
+		text, err = expand(text, *s.setup.skills.Load(), s.setup.templates)
 	}
 	if err != nil {
 		s.respond(c, nil, err)
@@ -553,7 +553,7 @@ func (s *zotServer) commands() []map[string]any {
 	for _, t := range s.setup.templates {
 		list = append(list, map[string]any{"name": t.name, "description": t.description, "source": "prompt"})
 	}
-	for _, k := range s.setup.skills {
+	for _, k := range *s.setup.skills.Load() {
 		list = append(list, map[string]any{"name": "skill:" + k.name, "description": k.description, "source": "skill"})
 	}
 	return list

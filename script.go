@@ -31,6 +31,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -38,7 +39,7 @@ import (
 type scriptProvider struct {
 	path  string
 	turns [][]step
-	next  int // used by the runner only
+	calls atomic.Int32 // a summary of the session may be made beside a run
 }
 
 // step does one line of a script to the answer in a.
@@ -154,11 +155,11 @@ func parseStep(line string) (steps []step, err error) {
 
 // call plays the next turn.
 func (s *scriptProvider) call(ctx context.Context, r *request, on func(delta)) (*Message, error) {
-	s.next++
-	if s.next > len(s.turns) {
-		return newAnswer(r, on).msg, &providerError{message: fmt.Sprintf("%s has no turn %d", s.path, s.next)}
+	n := int(s.calls.Add(1))
+	if n > len(s.turns) {
+		return newAnswer(r, on).msg, &providerError{message: fmt.Sprintf("%s has no turn %d", s.path, n)}
 	}
-	return play(ctx, r, on, s.turns[s.next-1])
+	return play(ctx, r, on, s.turns[n-1])
 }
 
 // play takes steps until one fails or ctx ends.

@@ -29,7 +29,7 @@ func TestExtensionNamesAreNoPaths(t *testing.T) {
 	for dir, name := range map[string]string{"a": "../b", "b": "/etc", ".hidden": ".hidden", "two words": "two words", "..x": "..x", "good": "good"} {
 		put(t, filepath.Join(home, "extensions", dir, "extension.json"), fmt.Sprintf(`{"name":%q,"exec":"true"}`, name), 0o666)
 	}
-	for _, e := range findExtensions(home, cwd, nil, false) {
+	for _, e := range (extPlaces{home: home, cwd: cwd}).find() {
 		if runs := e.runs(); runs != (e.Name == "good") {
 			t.Errorf("%q runs: %t (%v)", e.Name, runs, e.err)
 		}

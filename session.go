@@ -387,7 +387,7 @@ func (s *session) write(record []byte) (err error) {
 	var b []byte
 	switch {
 	case size == 0:
-		b = s.appendHeader(b)
+		b = append(s.appendHeader(b), '\n')
 		for _, e := range s.entries {
 			b = append(append(b, e.raw...), '\n')
 		}
@@ -425,7 +425,7 @@ func (s *session) appendHeader(dst []byte) []byte {
 	if s.parentSession != "" {
 		dst = appendJSON(dst, `,"parentSession":?`, s.parentSession)
 	}
-	return append(dst, "}\n"...)
+	return append(dst, '}')
 }
 
 // putTornAside moves the piece of a record at the end of the file to another.
@@ -507,6 +507,13 @@ func (s *session) navigate(id string) error {
 	}
 	s.leaf = e
 	return nil
+}
+
+// entry returns the entry with an id, nil if there is none.
+func (s *session) entry(id string) *entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[id]
 }
 
 func notFound(id string) error { return fmt.Errorf("Entry not found: %s", id) }
@@ -622,9 +629,7 @@ func (s *session) forkPoints() (points []forkPoint) {
 // fork makes a session of what came before a message of the user. It returns
 // the text of that message.
 func (s *session) fork(entryID string) (n *session, text string, err error) {
-	s.mu.Lock()
-	e := s.byID[entryID]
-	s.mu.Unlock()
+	e := s.entry(entryID)
 	if e == nil || !e.isUser() {
 		return nil, "", errors.New("Invalid entry ID for forking")
 	}
@@ -907,15 +912,22 @@ func findSession(dir, id string) (path string, err error) {
 	return "", fmt.Errorf("no session %s in %s: %w", id, dir, fs.ErrNotExist)
 }
 
-// deleteSession removes a session with all that was kept beside its file. That
-// there is none is no error.
-func deleteSession(dir, id string) error {
-	var path string
-	if err := eachSession(dir, func(p string, h header) {
+// sessionPath returns the file of the session with exactly this id, "" if there
+// is none.
+func sessionPath(dir, id string) (path string, err error) {
+	err = eachSession(dir, func(p string, h header) {
 		if h.id == id {
 			path = p
 		}
-	}); err != nil || path == "" {
+	})
+	return path, err
+}
+
+// deleteSession removes a session with all that was kept beside its file. That
+// there is none is no error.
+func deleteSession(dir, id string) error {
+	path, err := sessionPath(dir, id)
+	if err != nil || path == "" {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

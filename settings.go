@@ -4,11 +4,15 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -16,11 +20,12 @@ import (
 type settings struct {
 	path string
 
-	DefaultProvider      string `json:"defaultProvider"`
-	DefaultModel         string `json:"defaultModel"`
-	DefaultThinkingLevel string `json:"defaultThinkingLevel"`
-	SteeringMode         string `json:"steeringMode"`
-	FollowUpMode         string `json:"followUpMode"`
+	DefaultProvider      string            `json:"defaultProvider"`
+	DefaultModel         string            `json:"defaultModel"`
+	DefaultThinkingLevel string            `json:"defaultThinkingLevel"`
+	ModelThinkingLevels  map[string]string `json:"modelThinkingLevels"` // by provider/id
+	SteeringMode         string            `json:"steeringMode"`
+	FollowUpMode         string            `json:"followUpMode"`
 	Compaction           struct {
 		Enabled          bool    `json:"enabled"`
 		CompressionRatio float64 `json:"compression_ratio"`
@@ -48,12 +53,10 @@ func loadSettings(home string) (*settings, error) {
 			return nil, fmt.Errorf("%s: %q is all or one-at-a-time, not %q", s.path, key, mode)
 		}
 	}
-	if s.DefaultThinkingLevel != "" {
-		level, err := parseReasoning(s.DefaultThinkingLevel)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.path, err)
+	for _, level := range append(slices.Collect(maps.Values(s.ModelThinkingLevels)), cmp.Or(s.DefaultThinkingLevel, "off")) {
+		if !slices.Contains(reasoningLevels, level) {
+			return nil, fmt.Errorf("%s: a thinking level is one of %s, not %q", s.path, strings.Join(reasoningLevels, ", "), level)
 		}
-		s.DefaultThinkingLevel = level
 	}
 	if r := s.Retry; r.MaxRetries < 0 || r.MaxRetries > 20 || r.BaseDelayMs < 0 || r.BaseDelayMs > 60_000 {
 		return nil, fmt.Errorf("%s: \"retry\" has maxRetries from 0 to 20 and baseDelayMs from 0 to 60000, not %d and %d", s.path, r.MaxRetries, r.BaseDelayMs)
@@ -74,16 +77,27 @@ func checkCompaction(ratio float64, preserve int) error {
 // order is what a compact command asks for.
 func (s *settings) order(c *command) (o compactOrder, err error) {
 	o = compactOrder{reason: "manual", ratio: s.Compaction.CompressionRatio, preserve: s.Compaction.PreserveRecent}
-	if o.query, err = c.str("query"); err != nil {
-		return o, err
+	o.query, err = c.str("query")
+	if key := "compression_ratio"; c.has(key) && (json.Unmarshal(c.object[key], &o.ratio) != nil || checkCompaction(o.ratio, 0) != nil) {
+		err = c.wrong(key, "a number above 0 and below 1")
 	}
-	for key, to := range map[string]any{"compression_ratio": &o.ratio, "preserve_recent": &o.preserve} {
-		if c.has(key) && json.Unmarshal(c.object[key], to) != nil {
-			return o, fmt.Errorf("compact: %q is a number, not %s", key, kindOf(c.object[key]))
-		}
+	if key := "preserve_recent"; c.has(key) && (json.Unmarshal(c.object[key], &o.preserve) != nil || checkCompaction(0.5, o.preserve) != nil) {
+		err = c.wrong(key, "a whole number from 0")
 	}
-	return o, checkCompaction(o.ratio, o.preserve)
+	return o, err
 }
+
+// saveLevel makes a thinking level the default, and that of a model.
+func (s *settings) saveLevel(m *Model, level string) error {
+	if s.ModelThinkingLevels == nil {
+		s.ModelThinkingLevels = map[string]string{}
+	}
+	s.ModelThinkingLevels[m.ref()] = level
+	return s.save(map[string]any{"defaultThinkingLevel": level, "modelThinkingLevels": s.ModelThinkingLevels})
+}
+
+// ref names a model with its provider.
+func (m *Model) ref() string { return m.Provider + "/" + m.ID }
 
 // save changes keys of the file.
 func (s *settings) save(changes map[string]any) error {

@@ -47,8 +47,9 @@ var lf, crlf = []byte("\n"), []byte("\r\n")
 
 // toolEnv is what the built-in tools need to know.
 type toolEnv struct {
-	cwd     string   // absolute
-	dropEnv []string // patterns of variables that commands must not see, see childEnv
+	cwd      string   // absolute
+	spillDir string   // for the full outputs of commands; "": that for temporary files
+	dropEnv  []string // patterns of variables that commands must not see, see childEnv
 }
 
 // builtinTools returns read, write, edit and bash.

@@ -10,7 +10,8 @@
 //	< LINE              must come from it: JSON is compared as JSON, where the
 //	                    string "*" stands for any value and a * in a string, or
 //	                    in a line that is no JSON, for any text; the key "*"
-//	                    allows more keys
+//	                    allows more keys; the string "*=name" is any string
+//	                    too, and $name in the lines below it stands for it
 //	< ...               any lines, until the next expected one
 //	close               ends its input
 //	signal TERM         is sent to it
@@ -251,7 +252,7 @@ func (p *proc) exit(code int) {
 }
 
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*/*.txt")
+	files, err := filepath.Glob("testdata/[^t]*/*.txt") // testdata/tui is for TestScreens
 	if err != nil || len(files) == 0 {
 		t.Fatal("no transcripts in testdata")
 	}
@@ -278,9 +279,10 @@ func replayTranscript(t *testing.T, path string) {
 	var p *proc
 	skip := false            // "< ..." was said
 	seen := map[string]int{} // by file: the lines that "has" has passed
+	named := names{}
 	for n := 0; n < len(lines); n++ {
 		at := fmt.Sprintf("%s:%d", path, n+1)
-		verb, arg, _ := strings.Cut(lines[n], " ")
+		verb, arg, _ := strings.Cut(named.replace(lines[n]), " ")
 		switch verb {
 		case "", "#":
 		case "needs":
@@ -326,11 +328,11 @@ func replayTranscript(t *testing.T, path string) {
 				if got == "" {
 					t.Fatalf("%s: the output ended before %s\nstderr: %s", at, arg, p.stderr)
 				}
-				if matches(arg, got) || !skip {
+				if named.matches(arg, got) || !skip {
 					break
 				}
 			}
-			if !matches(arg, got) {
+			if !named.matches(arg, got) {
 				t.Fatalf("%s:\nwant %s\ngot  %s", at, arg, got)
 			}
 			skip = false
@@ -356,7 +358,7 @@ func replayTranscript(t *testing.T, path string) {
 			}
 		case "has":
 			name, want, _ := strings.Cut(arg, " ")
-			awaitLine(t, at, filepath.Join(dir, name), want, seen)
+			named.awaitLine(t, at, filepath.Join(dir, name), want, seen)
 		case "count":
 			words := strings.SplitN(arg, " ", 3)
 			data, err := os.ReadFile(filepath.Join(dir, words[0]))
@@ -379,14 +381,14 @@ func replayTranscript(t *testing.T, path string) {
 }
 
 // awaitLine waits for a line in a file, behind those that were seen.
-func awaitLine(t *testing.T, at, path, want string, seen map[string]int) {
+func (named names) awaitLine(t *testing.T, at, path, want string, seen map[string]int) {
 	t.Helper()
 	var lines []string
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		data, _ := os.ReadFile(path)
 		lines = strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 		for i := seen[path]; i < len(lines); i++ {
-			if matches(want, lines[i]) {
+			if named.matches(want, lines[i]) {
 				seen[path] = i + 1
 				return
 			}
@@ -403,19 +405,33 @@ func splitWords(s string) (words []string) {
 	return words
 }
 
+// names are the strings that expected lines have given names to.
+type names map[string]string
+
+var nameInLine = regexp.MustCompile(`\$[a-z]+`)
+
+func (named names) replace(line string) string {
+	return nameInLine.ReplaceAllStringFunc(line, func(word string) string {
+		if s, ok := named[word[1:]]; ok {
+			return s
+		}
+		return word
+	})
+}
+
 // matches compares a line with what a transcript expects.
-func matches(want, got string) bool {
+func (named names) matches(want, got string) bool {
 	if want == got {
 		return true
 	}
 	var w, g any
 	if json.Unmarshal([]byte(want), &w) != nil || json.Unmarshal([]byte(got), &g) != nil {
-		return matchValue(want, got)
+		return named.match(want, got)
 	}
-	return matchValue(w, g)
+	return named.match(w, g)
 }
 
-func matchValue(want, got any) bool {
+func (named names) match(want, got any) bool {
 	switch w := want.(type) {
 	case string:
 		if w == "*" {
@@ -424,6 +440,10 @@ func matchValue(want, got any) bool {
 		g, ok := got.(string)
 		if !ok || !strings.Contains(w, "*") {
 			return ok && w == g
+		}
+		if name, ok := strings.CutPrefix(w, "*="); ok {
+			named[name] = g
+			return true
 		}
 		parts := strings.Split(w, "*")
 		for i := range parts {
@@ -442,7 +462,7 @@ func matchValue(want, got any) bool {
 				continue
 			}
 			gv, ok := g[k]
-			if !ok || !matchValue(v, gv) {
+			if !ok || !named.match(v, gv) {
 				return false
 			}
 			n++
@@ -454,7 +474,7 @@ func matchValue(want, got any) bool {
 			return false
 		}
 		for i := range w {
-			if !matchValue(w[i], g[i]) {
+			if !named.match(w[i], g[i]) {
 				return false
 			}
 		}

@@ -1,0 +1,567 @@
+// What a person can ask the terminal host for: the slash commands, choosing
+// from a list, completion, and what was entered before.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// slashCommand is one of our own; they run at once, whatever else runs.
+type slashCommand struct {
+	name, args, help string
+	run              func(args string)
+}
+
+func (t *tui) commands() []slashCommand {
+	return []slashCommand{
+		{"help", "", "this list, and the keys", func(string) { t.help() }},
+		{"model", "[ID]", "choose the model", t.chooseModel},
+		{"reasoning", "[LEVEL]", "how much the model thinks", t.chooseReasoning},
+		{"compact", "", "replace the older part of the conversation by a summary", func(string) {
+			t.enqueue("/compact", func() { t.start(t.agent.compactJob) })
+		}},
+		{"clear", "", "begin anew, and forget the notes", func(string) { t.clear() }},
+		{"new", "", "begin a new session", func(string) { t.clear() }},
+		{"resume", "", "go on with another session", func(string) { t.chooseSession() }},
+		{"fork", "", "go back before a message, in a session of its own", func(string) { t.fork() }},
+		{"name", "[NAME]", "name the session", t.name},
+		{"export", "[FILE]", "write the conversation as an HTML page", t.export},
+		{"skills", "", "list the skills", func(string) { t.listSkills() }},
+		{"tools", "", "list the tools", func(string) { t.listTools() }},
+		{"reload-ext", "", "start the extensions anew", func(string) { t.reload() }},
+		{"yolo", "", "ask before tool calls, or no longer", func(string) { t.toggleYolo() }},
+		{"cost", "", "tokens and dollars so far", func(string) { t.cost() }},
+		{"exit", "", "leave", func(string) { t.leave = true }},
+	}
+}
+
+// called lists everything that can be called by /NAME, with what it does.
+func (t *tui) called() (list [][2]string) {
+	for _, c := range t.commands() {
+		list = append(list, [2]string{"/" + c.name, c.help})
+	}
+	for _, c := range t.agent.ext.allCommands() {
+		list = append(list, [2]string{"/" + c.name, c.description + " [" + c.ext.Name + "]"})
+	}
+	for _, f := range t.templates {
+		list = append(list, [2]string{"/" + f.name, f.description})
+	}
+	for _, f := range *t.skills.Load() {
+		list = append(list, [2]string{"/skill:" + f.name, f.description})
+	}
+	return list
+}
+
+const keyHelp = `enter         send; while something runs: queue
+alt+enter     new line (also ctrl+j)
+esc           stop what runs and take back the queue; clear notes
+ctrl+c twice  leave (also ctrl+d on an empty line)
+ctrl+o        show the last folded result whole
+tab           complete a command, or a file after @
+up, down      what was entered before
+ctrl+_        undo; ctrl+k, ctrl+u, ctrl+w delete, ctrl+y puts back
+!COMMAND      run a shell command; the model sees it with the next prompt
+@FILE         names a file; an image is attached`
+
+func (t *tui) help() {
+	t.gap()
+	for _, c := range t.called() {
+		t.printPair(c[0], c[1])
+	}
+	t.gap()
+	t.print("", keyHelp, asPlain)
+}
+
+func (t *tui) printPair(name, text string) {
+	cells := appendCells(nil, fmt.Sprintf("%-16s ", name), asAccent, 0)
+	t.screen.print(appendCells(cells, strings.Join(strings.Fields(text), " "), asPlain, 0), 17, true)
+}
+
+// chooseModel changes the model: by its id, also behind "provider/", or from a
+// list of those that can be used.
+func (t *tui) chooseModel(ref string) {
+	if ref != "" {
+		t.useModel(ref)
+		return
+	}
+	p := &picker{title: "Model"}
+	for _, info := range t.catalog {
+		key, err := credential(info, t.keyFor(info), t.home)
+		if err != nil || key == "" && info.API != "script" && info.Name != t.provider.Name {
+			continue
+		}
+		for _, m := range info.models() {
+			ref := info.Name + "/" + m.ID
+			p.items = append(p.items, item{ref, fmt.Sprintf("%dk", m.ContextWindow/1000), func() { t.useModel(ref) }})
+		}
+	}
+	t.pick = p
+}
+
+func (t *tui) useModel(ref string) {
+	name, id, found := strings.Cut(ref, "/")
+	info, err := t.catalog.provider(name)
+	if !found || err != nil {
+		id = ref
+		if info, err = t.catalog.provider(t.agent.model.Provider); err == nil && !slices.ContainsFunc(info.models(), func(m *Model) bool { return m.ID == id }) {
+			info, err = t.catalog.provider(cmp.Or(owner(t.catalog, id), info.Name))
+		}
+	}
+	var m *Model
+	if err == nil {
+		m, err = info.model(id)
+	}
+	if err == nil {
+		m = t.configured(m)
+		var client provider
+		if client, err = t.client(m); err == nil {
+			t.agent.choose(func(c *choice) { c.model, c.provider = m, client })
+			err = t.record("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID)
+		}
+	}
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	t.context = 0
+	t.say("model: %s", m.ID)
+}
+
+// record notes something in the session, if there is one.
+func (t *tui) record(kind, template string, values ...any) (err error) {
+	if s := t.agent.currentSession(); s != nil {
+		_, err = s.append(kind, template, values...)
+	}
+	return err
+}
+
+func (t *tui) chooseReasoning(word string) {
+	t.agent.mu.Lock()
+	m := t.agent.chosen().model
+	t.agent.mu.Unlock()
+	set := func(word string) {
+		level, err := parseReasoning(word)
+		if err == nil {
+			t.agent.choose(func(c *choice) { c.reasoning = level })
+			err = t.record("thinking_level_change", `"thinkingLevel":?`, levelName(m, level))
+		}
+		if err != nil {
+			t.fail(err)
+			return
+		}
+		t.say("reasoning: %s", word)
+	}
+	if word != "" {
+		set(word)
+		return
+	}
+	p := &picker{title: "Reasoning"}
+	for _, level := range zotLevels(levels(m)) {
+		p.items = append(p.items, item{level, "", func() { set(level) }})
+	}
+	t.pick = p
+}
+
+// open goes on with another session in the place of the open one.
+func (t *tui) open(next *session, notes []string, err error) bool {
+	if err != nil {
+		t.fail(err)
+		return false
+	}
+	r := next.restore()
+	a, old := t.agent, t.agent.currentSession()
+	if err := a.whenIdle(func() error { a.resume(next, r); return nil }); err != nil {
+		next.close()
+		t.fail(err)
+		return false
+	}
+	if old != nil {
+		old.close()
+	}
+	if m := t.restoredModel(r); m != nil {
+		if client, err := t.client(m); err == nil {
+			a.choose(func(c *choice) { c.model, c.provider, c.reasoning = m, client, cmp.Or(r.level, c.reasoning) })
+		}
+	}
+	t.notes, t.result, t.context = nil, nil, 0
+	for _, n := range notes {
+		t.addNote(note{text: n, style: asWarning})
+	}
+	t.showPast(r)
+	return true
+}
+
+// showPast prints the end of a conversation that is gone on with. What waited
+// in it is in the editor.
+func (t *tui) showPast(r restored) {
+	t.agent.mu.Lock()
+	t.total = t.agent.usage
+	t.agent.mu.Unlock()
+	if more := len(r.messages) - shownPast; more > 0 {
+		t.gap()
+		t.print("", fmt.Sprintf("… %d earlier messages", more), asMuted)
+		r.messages = r.messages[more:]
+	}
+	for _, m := range r.messages {
+		t.printMessage(m)
+	}
+	var ids, texts []string
+	for _, q := range r.pending {
+		ids, texts = append(ids, q.id), append(texts, q.message.text())
+	}
+	if len(ids) > 0 {
+		t.editor.set(strings.Join(texts, "\n\n"))
+		if err := t.agent.currentSession().unqueue(ids); err != nil {
+			t.fail(err)
+		}
+	}
+}
+
+func (t *tui) chooseSession() {
+	infos, err := listSessions(t.sessions)
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	p := &picker{title: "Session"}
+	for _, n := range infos {
+		if s := t.agent.currentSession(); s != nil && s.path == n.path {
+			continue
+		}
+		text := strings.Join(strings.Fields(cmp.Or(n.name, n.summary, n.firstMessage, n.id)), " ")
+		p.items = append(p.items, item{shorten(text, 200), fmt.Sprintf("%s, %d messages", n.modified.Local().Format("2006-01-02 15:04"), n.messages),
+			func() { t.open(openSession(n.path)) }})
+	}
+	t.pick = p
+}
+
+// fork goes back before one of the user's messages, in a session of its own.
+func (t *tui) fork() {
+	s := t.agent.currentSession()
+	if s == nil {
+		t.fail(errNoSession)
+		return
+	}
+	p := &picker{title: "Fork before"}
+	for _, point := range slices.Backward(s.forkPoints()) {
+		p.items = append(p.items, item{shorten(strings.Join(strings.Fields(point.text), " "), 200), "", func() {
+			next, text, err := s.fork(point.entryID)
+			if t.open(next, nil, err) {
+				t.editor.set(text)
+			}
+		}})
+	}
+	t.pick = p
+}
+
+var errNoSession = errors.New("this conversation is kept in no session")
+
+func (t *tui) name(name string) {
+	s, err := t.agent.currentSession(), errNoSession
+	switch {
+	case s != nil && name == "":
+		t.say("the name is %q: /name NAME changes it", s.name())
+		return
+	case s != nil:
+		_, err = s.append("session_info", `"name":?`, name)
+	}
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	t.say("the name is %q", name)
+}
+
+// export writes the conversation as a page.
+func (t *tui) export(path string) {
+	a, info := t.agent, exportInfo{title: "zot session", cwd: t.cwd, created: time.Now()}
+	if s := a.currentSession(); s != nil {
+		info.title, info.id, info.created = cmp.Or(s.name(), info.title), s.id, s.created
+	}
+	a.mu.Lock()
+	messages := a.messages
+	info.usage, info.model = a.usage, a.model.ID
+	a.mu.Unlock()
+	if path = cmp.Or(path, "zot-session-"+info.created.Format("20060102-150405")+".html"); !filepath.IsAbs(path) {
+		path = filepath.Join(t.cwd, path)
+	}
+	var page bytes.Buffer
+	err := exportHTML(&page, info, messages)
+	if err == nil {
+		err = replaceFile(path, page.Bytes())
+	}
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	t.say("exported to %s", path)
+}
+
+// clear begins anew. The session begins anew, too: what is forgotten must not
+// come back with it.
+func (t *tui) clear() {
+	next, err := newSession(t.sessions, t.cwd, "", "")
+	if err == nil {
+		err = t.agent.begin(next)
+	}
+	if t.open(next, nil, err) {
+		t.failures = nil
+		t.gap()
+		t.print("", "The conversation begins anew.", asMuted)
+	}
+}
+
+func (t *tui) listSkills() {
+	t.gap()
+	for _, s := range *t.skills.Load() {
+		t.printPair(s.name, s.description)
+	}
+	if len(*t.skills.Load()) == 0 {
+		t.print("", "There are no skills here.", asMuted)
+	}
+}
+
+func (t *tui) listTools() {
+	t.gap()
+	for _, tool := range append(t.ownTools(), t.agent.ext.allTools()...) {
+		if t.allows(tool.name) {
+			line, _, _ := strings.Cut(tool.description, "\n")
+			t.printPair(tool.name, line)
+		}
+	}
+}
+
+func (t *tui) reload() {
+	err := t.agent.whenIdle(func() error {
+		t.agent.prepared = false // before_agent_start is asked again
+		t.agent.ext.reload(func(r reloaded) { t.post(func() { t.reloaded(r) }) })
+		return nil
+	})
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	t.say("reloading the extensions")
+}
+
+func (t *tui) reloaded(r reloaded) {
+	until := time.Now().Add(reloadTime)
+	t.notes, t.failures = nil, nil
+	t.addNote(note{text: fmt.Sprintf("extensions: %d stopped, %d started, %d ready", r.Stopped, r.Loaded, r.Ready), style: asSuccess, until: until})
+	for _, e := range r.Errors {
+		t.failures = append(t.failures, e.Message)
+		t.addNote(note{text: e.Extension + ": " + e.Message, style: asFailure, until: until})
+	}
+}
+
+func (t *tui) toggleYolo() {
+	a := t.agent
+	a.mu.Lock()
+	yolo := !a.approval.allowed["*"]
+	a.approval.allowed["*"] = yolo
+	a.mu.Unlock()
+	if yolo {
+		t.say("tools run without being asked about")
+	} else {
+		t.say("tool calls are asked about")
+	}
+}
+
+func (t *tui) cost() {
+	u := t.total
+	t.gap()
+	t.print("", fmt.Sprintf("input %d, output %d, cache read %d, cache write %d tokens: $%.4f", u.Input, u.Output, u.CacheRead, u.CacheWrite, u.Cost.Total), asPlain)
+}
+
+// picker is a list to choose from; what is typed filters it.
+type picker struct {
+	title  string
+	items  []item
+	filter editor
+	at     int // in what the filter leaves
+}
+
+type item struct {
+	text, detail string
+	run          func()
+}
+
+func (p *picker) left() (items []item) {
+	for _, i := range p.items {
+		if strings.Contains(strings.ToLower(i.text+" "+i.detail), strings.ToLower(p.filter.text)) {
+			items = append(items, i)
+		}
+	}
+	return items
+}
+
+// press reports whether the choice is over.
+func (p *picker) press(k key) (over bool) {
+	items := p.left()
+	switch k.name {
+	case "up", "ctrl+p":
+		p.at--
+	case "down", "ctrl+n":
+		p.at++
+	case "pageup":
+		p.at -= 10
+	case "pagedown":
+		p.at += 10
+	case "esc", "ctrl+c":
+		return true
+	case "enter":
+		if p.at < len(items) {
+			items[p.at].run()
+			return true
+		}
+	default:
+		p.filter.press(k, 1000)
+		p.at = 0
+	}
+	p.at = max(0, min(p.at, len(p.left())-1))
+	return false
+}
+
+func (p *picker) view(s *screen, room int) (rows []string, row, col int) {
+	cells := appendCells(nil, p.title+": ", asHeading, 0)
+	cells = appendCells(cells, p.filter.text, asPlain, 0)
+	col = min(widthOf(cells), s.width-1)
+	rows = append(rows, s.cut(cells))
+	items := p.left()
+	first := max(0, min(p.at-room/2, len(items)-room))
+	for i := first; i < min(first+room, len(items)); i++ {
+		mark, st := "  ", asPlain
+		if i == p.at {
+			mark, st = "› ", asAccent
+		}
+		rows = append(rows, s.cut(appendCells(appendCells(nil, mark+items[i].text+"  ", st, 0), items[i].detail, asMuted, 0)))
+	}
+	if len(items) == 0 {
+		rows = append(rows, s.cut(appendCells(nil, "  nothing matches", asMuted, 0)))
+	}
+	return rows, 0, col
+}
+
+// matching lists the commands that begin like the text, while it is one word
+// behind a slash.
+func (t *tui) matching() (list []string) {
+	text := t.editor.text
+	if !strings.HasPrefix(text, "/") || strings.ContainsAny(text, " \n") {
+		return nil
+	}
+	for _, c := range t.called() {
+		if strings.HasPrefix(c[0], text) && c[0] != text {
+			list = append(list, fmt.Sprintf("%-16s %s", c[0], strings.Join(strings.Fields(c[1]), " ")))
+		}
+	}
+	return list
+}
+
+// complete completes the word before the cursor: a command, or a file after @.
+// Pressed again it goes through what there is.
+func (t *tui) complete() {
+	e := &t.editor
+	start := strings.LastIndexAny(e.text[:e.at], " \t\n") + 1
+	if t.offers == nil {
+		word := e.text[start:e.at]
+		if path, isFile := strings.CutPrefix(word, "@"); isFile {
+			t.offers = t.files(path)
+		} else if start == 0 && strings.HasPrefix(word, "/") {
+			for _, c := range t.called() {
+				if strings.HasPrefix(c[0], word) {
+					t.offers = append(t.offers, c[0])
+				}
+			}
+		}
+		if len(t.offers) == 0 {
+			return
+		}
+		t.offer = -1
+		if common := commonPrefix(t.offers); len(common) > len(word) && len(t.offers) > 1 {
+			e.replace(start, e.at, common, false)
+			return
+		}
+	}
+	t.offer = (t.offer + 1) % len(t.offers)
+	end := t.offers[t.offer]
+	if len(t.offers) == 1 {
+		if t.offers = nil; !strings.HasSuffix(end, "/") {
+			end += " "
+		}
+	}
+	e.replace(start, e.at, end, false)
+}
+
+// files lists the files that a path may become, behind @.
+func (t *tui) files(path string) (list []string) {
+	dir, name := filepath.Split(path)
+	place := dir
+	if !filepath.IsAbs(dir) {
+		place = filepath.Join(t.cwd, dir)
+	}
+	entries, _ := os.ReadDir(place)
+	for _, entry := range entries {
+		hidden := strings.HasPrefix(entry.Name(), ".") && !strings.HasPrefix(name, ".")
+		if strings.HasPrefix(entry.Name(), name) && !hidden && entry.Name() == clean(entry.Name()) {
+			full := "@" + dir + entry.Name()
+			if isDir(filepath.Join(place, entry.Name())) {
+				full += "/"
+			}
+			list = append(list, full)
+		}
+	}
+	return list
+}
+
+func commonPrefix(list []string) string {
+	common := list[0]
+	for _, s := range list {
+		for !strings.HasPrefix(s, common) {
+			common = common[:len(common)-1]
+		}
+	}
+	return strings.ToValidUTF8(common, "")
+}
+
+const maxHistory = 1000 // entries that are read
+
+// historyFile holds what was entered, in all sessions: JSON strings, one a line.
+func (t *tui) historyFile() string { return filepath.Join(t.home, "history.jsonl") }
+
+func loadHistory(path string) (list []string) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var text string
+		if json.Unmarshal(lines.Bytes(), &text) == nil && text != "" {
+			list = append(list, text)
+		}
+	}
+	return list[max(0, len(list)-maxHistory):]
+}
+
+// saveHistory adds an entry. Without it nothing is lost but the memory of it.
+func saveHistory(path, text string) {
+	os.MkdirAll(filepath.Dir(path), 0o700)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return
+	}
+	f.Write(append(appendString(nil, text), '\n'))
+	f.Close()
+}
