@@ -143,7 +143,8 @@ func init() { // the handlers refer to the tables
 // run serves until the input ends. It reports whether the client was refused.
 func (s *atomicServer) run(in io.Reader) (refused bool) {
 	admitted := s.token == ""
-	serve(in, s.agent.start, func(parsed *command, err error) (stop bool) {
+	start := func() { s.lane.add(s.agent.start) } // when all that came is there: an abort may follow a prompt
+	serve(in, start, func(parsed *command, err error) (stop bool) {
 		c := &atomicCommand{command: parsed, ctx: s.ctx}
 		s.view.wait(s.agent.ctx, maxBacklog)
 		switch {
@@ -155,7 +156,7 @@ func (s *atomicServer) run(in io.Reader) (refused bool) {
 		case atomicInterrupts[c.name] != nil:
 			s.answer(c, atomicInterrupts[c.name])
 		case atomicCommands[c.name] != nil:
-			s.lane.add(func() { s.answer(c, atomicCommands[c.name]); s.agent.start() })
+			s.lane.add(func() { s.answer(c, atomicCommands[c.name]) })
 		default:
 			s.respond(c, nil, fmt.Errorf("Unknown command: %s", c.name))
 		}
@@ -370,7 +371,10 @@ func (s *atomicServer) abort(c *atomicCommand) (any, error) {
 // while nothing runs. It reports whether there was a job.
 func (s *atomicServer) quiet(change func()) (was bool) {
 	a := s.agent
-	a.start() // what was accepted ends by itself
+	a.mu.Lock()
+	a.abort()
+	a.mu.Unlock()
+	a.start() // it has not yet, perhaps
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(a.jobs) > 0 && a.ctx.Err() == nil {

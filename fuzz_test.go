@@ -229,7 +229,7 @@ func FuzzExtension(f *testing.F) {
 			for _, frame := range [][]byte{appendExt(nil, e), appendAtomic(e)} {
 				o := checkFrame(t, bytes.TrimSuffix(frame, lf))
 				if o.text("type") == "extension_error" {
-					o["extension"] = o["extensionPath"]
+					o["extension"] = encode(filepath.Dir(o.text("extensionPath")))
 				}
 				if o.text("extension") != "fuzzed" || slices.Contains([]string{"done", "response", "error"}, o.text("type")) {
 					t.Errorf("a frame of the extension: %s", frame)
@@ -242,7 +242,7 @@ func FuzzExtension(f *testing.F) {
 		e := &extension{host: h, helloAt: time.Now(), out: newWriter(io.Discard, nil), patience: time.NewTimer(time.Hour),
 			subscribed: map[string]map[string]bool{"events": {}, "intercept": {}}, pending: map[string]chan object{}}
 		defer e.out.close(time.Second)
-		e.Name = "fuzzed"
+		e.Name, e.dir = "fuzzed", "fuzzed"
 		h.exts = []*extension{e}
 		e.readFrames(bytes.NewReader(data))
 		for _, tool := range h.allTools() {
@@ -331,7 +331,7 @@ func entriesOf(t *testing.T, s *session) (list []string) {
 func FuzzConfig(f *testing.F) {
 	for _, s := range []string{`{"providers":{"x":{"api":"openai-completions","baseUrl":"http://h","models":[{"id":"m","contextWindow":1,"reasoning":true,"cost":{"input":1}}]}}}`,
 		`{"providers":{"anthropic":{"models":[{"id":"claude-sonnet-5","thinkingLevelMap":{"low":null}}]}}}`, `{"defaultThinkingLevel":"max","compaction":{"compression_ratio":0.3}}`,
-		`{"steeringMode":"all","retry":{"maxRetries":-1}}`, "null", "[]", "{"} {
+		`{"steeringMode":"all","retry":{"maxRetries":40}}`, `{"retry":{"baseDelayMs":-100}}`, "null", "[]", "{"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -354,7 +354,13 @@ func FuzzConfig(f *testing.F) {
 		}
 		s, err := loadSettings(home)
 		if err != nil {
+			if !strings.Contains(err.Error(), "settings.json") {
+				t.Errorf("which file is it? %v", err)
+			}
 			return
+		}
+		if longest := time.Duration(s.Retry.BaseDelayMs) * time.Millisecond << max(0, s.Retry.MaxRetries-1); longest < 0 || s.Retry.BaseDelayMs < 0 {
+			t.Errorf("the last retry comes after %v", longest)
 		}
 		if err := s.save(map[string]any{"defaultModel": "m"}); err != nil {
 			return // it is no object

@@ -58,7 +58,13 @@ func loadSettings(home string) (*settings, error) {
 			return nil, fmt.Errorf("%s: a thinking level is one of %s, not %q", s.path, strings.Join(reasoningLevels, ", "), level)
 		}
 	}
-	return s, checkCompaction(s.Compaction.CompressionRatio, s.Compaction.PreserveRecent)
+	if r := s.Retry; r.MaxRetries < 0 || r.MaxRetries > 20 || r.BaseDelayMs < 0 || r.BaseDelayMs > 60_000 {
+		return nil, fmt.Errorf("%s: \"retry\" has maxRetries from 0 to 20 and baseDelayMs from 0 to 60000, not %d and %d", s.path, r.MaxRetries, r.BaseDelayMs)
+	}
+	if err := checkCompaction(s.Compaction.CompressionRatio, s.Compaction.PreserveRecent); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.path, err)
+	}
+	return s, nil
 }
 
 func checkCompaction(ratio float64, preserve int) error {

@@ -91,6 +91,7 @@ type proc struct {
 	stderr *lockedBuffer
 	code   int
 	done   chan struct{}
+	asked  int // commands of ask
 }
 
 type lockedBuffer struct {
@@ -120,8 +121,12 @@ func cleanEnv(home string, extra ...string) []string {
 // startZot starts the binary in a directory, with an empty home below it.
 func startZot(t testing.TB, dir string, env []string, args ...string) *proc {
 	t.Helper()
-	p := &proc{t: t, out: make(chan string, 1000), stderr: &lockedBuffer{}, done: make(chan struct{})}
-	p.cmd = exec.Command(zotBin, args...)
+	return startProcess(t, dir, env, exec.Command(zotBin, args...))
+}
+
+func startProcess(t testing.TB, dir string, env []string, cmd *exec.Cmd) *proc {
+	t.Helper()
+	p := &proc{t: t, cmd: cmd, out: make(chan string, 1000), stderr: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Dir = dir
 	p.cmd.Env = cleanEnv(dir, env...)
 	p.cmd.Stderr = p.stderr
