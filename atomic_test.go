@@ -557,7 +557,7 @@ func TestAtomicAbortSettles(t *testing.T) {
 			p.until("type", c.await)
 			start := time.Now()
 			p.data(`{"type":"abort"}`)
-			if took := time.Since(start); took > 2*time.Second && !raceDetector() {
+			if took := time.Since(start); took > limit(2*time.Second) && !raceDetector() {
 				t.Errorf("took %v", took)
 			}
 			p.settle("next")
@@ -637,7 +637,7 @@ func TestAtomicBashInBackground(t *testing.T) {
 	p := startZot(t, t.TempDir(), nil, "--mode", "rpc", "--provider", "script")
 	start := time.Now()
 	r := p.data(`{"type":"bash","command":"(sleep 300; echo late) & exit 3"}`)
-	if took := time.Since(start); r["exitCode"] != 3.0 || took > 2*time.Second && !raceDetector() {
+	if took := time.Since(start); r["exitCode"] != 3.0 || took > limit(2*time.Second) && !raceDetector() {
 		t.Errorf("after %v: %v", took, r)
 	}
 	r = p.data(`{"type":"bash","command":"head -c 100000000 /dev/zero | tr '\\0' x"}`)
