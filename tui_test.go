@@ -525,7 +525,7 @@ func replayScreens(t *testing.T, path string) {
 // thousands of pieces of an answer come each second.
 func TestKeysWhileStreaming(t *testing.T) {
 	dir := t.TempDir()
-	script := "turn\n" + strings.Repeat(strings.Repeat("text abcdefgh \n", 10)+"delay 1ms\n", 20_000)
+	script := "turn\n" + strings.Repeat(strings.Repeat("text \"abcdefgh \"\n", 10)+"delay 1ms\n", 20_000)
 	if err := os.WriteFile(filepath.Join(dir, "fast.script"), []byte(script), 0o666); err != nil {
 		t.Fatal(err)
 	}
