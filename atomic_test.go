@@ -537,7 +537,7 @@ func TestAtomicOverflowForEver(t *testing.T) {
 	if n := d.count(); n > 4 {
 		t.Errorf("%d calls", n)
 	}
-	if n := countType(frames, "compaction_end"); n != 1 {
+	if n := countType(frames, "compaction_start"); n != 1 {
 		t.Errorf("%d compactions: %v", n, types(frames))
 	}
 }
@@ -584,7 +584,7 @@ func TestAtomicCommandsAreAnswered(t *testing.T) {
 		{`"type":"bash"`, `"command"`},
 		{`"type":"fork","entryId":"nope"`, "Invalid entry ID"},
 		{`"type":"get_entries","since":"nope"`, "Entry not found: nope"},
-		{`"type":"switch_session","sessionId":"../x"`, "not the id"},
+		{`"type":"switch_session","sessionId":"../x"`, "not found"},
 		{`"type":"delete_session","sessionId":""`, ""},
 		{`"type":"set_session_name","name":"  "`, "empty"},
 		{`"type":"compact"`, "too small"},

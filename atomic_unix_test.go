@@ -48,7 +48,7 @@ func TestAtomicTerm(t *testing.T) {
 // aborted, and gets all of it later, in order.
 func TestAtomicSlowReader(t *testing.T) {
 	dir := t.TempDir()
-	cmd := exec.Command(zotBin, "--mode", "rpc", "--provider", "script", "--model", script(t, dir, "turn\nrepeat 100000000 text \"0123456789\"\nturn\ntext fine\n"))
+	cmd := exec.Command(zotBin, "--mode", "rpc", "--provider", "script", "--model", script(t, dir, "turn\nrepeat 10000000 text \"0123456789\"\nturn\ntext fine\n"))
 	cmd.Env = cleanEnv(dir)
 	in, _ := cmd.StdinPipe()
 	out, _ := cmd.StdoutPipe()
