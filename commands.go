@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -552,4 +553,45 @@ func saveHistory(path, text string) {
 	}
 	f.Write(append(appendString(nil, text), '\n'))
 	f.Close()
+}
+
+// askAboutProject asks whether to start the extensions that a project brought
+// along. The answer holds for these extensions of this directory; it is kept in
+// $ZOT_HOME/projects.json.
+func (s *setup) askAboutProject(in io.Reader, out io.Writer) error {
+	var names []string
+	for _, e := range s.exts {
+		if e.scope == "project" && e.runs() {
+			names = append(names, e.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	path := filepath.Join(s.home, "projects.json")
+	var known map[string]struct {
+		Extensions []string `json:"extensions"`
+		Start      bool     `json:"start"`
+	}
+	if err := readJSONFile(path, &known); err != nil {
+		return err
+	}
+	answer := known[s.cwd]
+	if !slices.Equal(answer.Extensions, names) {
+		fmt.Fprintf(out, "Extensions in .zot/extensions here: %s.\nThey are programs, with all your rights. Start them, now and later? y or n › ", strings.Join(names, ", "))
+		line, err := bufio.NewReader(in).ReadString('\n')
+		if err != nil {
+			return fmt.Errorf("no answer about the extensions of this directory (--approve and --no-approve answer, too): %w", err)
+		}
+		line = strings.ToLower(strings.TrimSpace(line))
+		answer.Extensions, answer.Start = names, line == "y" || line == "yes"
+		if err := editJSONFile(path, func(o object) { o[s.cwd] = encode(answer) }); err != nil {
+			return err
+		}
+	}
+	if s.approve = &answer.Start; !answer.Start {
+		s.exts = s.places().find()
+		s.warnings = append(s.warnings, s.readSkills(s.exts)...)
+	}
+	return nil
 }

@@ -905,6 +905,9 @@ func run(o *options, token string) {
 		}
 	}
 	s, err := newSetup(o)
+	if err == nil && o.mode == "" && s.approve == nil {
+		err = s.askAboutProject(os.Stdin, os.Stdout)
+	}
 	if err != nil {
 		fail(err)
 	}
