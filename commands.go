@@ -30,8 +30,8 @@ func (t *tui) commands() []slashCommand {
 		{"compact", "", "replace the older part of the conversation by a summary", func(string) {
 			t.enqueue("/compact", func() { t.start(t.agent.compactJob) })
 		}},
-		{"clear", "", "begin anew, and forget the notes", func(string) { t.clear() }},
-		{"new", "", "begin a new session", func(string) { t.clear() }},
+		{"clear", "", "begin anew, in a new session", func(string) { t.clear() }},
+		{"new", "", "the same as /clear", func(string) { t.clear() }},
 		{"resume", "", "go on with another session", func(string) { t.chooseSession() }},
 		{"fork", "", "go back before a message, in a session of its own", func(string) { t.fork() }},
 		{"name", "[NAME]", "name the session", t.name},
@@ -60,6 +60,21 @@ func (t *tui) called() (list [][2]string) {
 		list = append(list, [2]string{"/skill:" + f.name, f.description})
 	}
 	return list
+}
+
+// meant is the command that a name almost is; "" when it is one, or is like none:
+// a prompt may begin with a path.
+func (t *tui) meant(name string) (nearest string) {
+	best := len(name)/3 + 1
+	for _, c := range t.called() {
+		if d := distance(name, c[0]); d < best {
+			nearest, best = c[0], d
+		}
+	}
+	if nearest == name {
+		return ""
+	}
+	return nearest
 }
 
 const keyHelp = `enter         send; while something runs: queue
@@ -247,6 +262,10 @@ func (t *tui) chooseSession() {
 		p.items = append(p.items, item{shorten(text, 200), fmt.Sprintf("%s, %d messages", n.modified.Local().Format("2006-01-02 15:04"), n.messages),
 			func() { t.open(openSession(n.path)) }})
 	}
+	if len(p.items) == 0 {
+		t.say("there is no other session of this directory")
+		return
+	}
 	t.pick = p
 }
 
@@ -265,6 +284,10 @@ func (t *tui) fork() {
 				t.editor.set(text)
 			}
 		}})
+	}
+	if len(p.items) == 0 {
+		t.say("there is no message to go back before")
+		return
 	}
 	t.pick = p
 }

@@ -297,7 +297,7 @@ func (o *options) findFlag(arg string) (flag, error) {
 	name := strings.TrimLeft(arg, "-")
 	name = cmp.Or(aliases[name], name)
 	long := strings.HasPrefix(arg, "--")
-	nearest, best := "", min(4, len(name)/3+2) // the longer, the more slips
+	nearest, best := "", min(4, len(name)/2+1) // the longer, the more slips
 	for _, g := range o.flagGroups() {
 		for _, f := range g.flags {
 			if long && f.name == name || !long && f.short == name {
@@ -473,7 +473,7 @@ func newSetup(o *options) (*setup, error) {
 			dir = filepath.Join(s.cwd, dir)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "extension.json")); err != nil {
-			return nil, fmt.Errorf("--ext: there is no extension.json in %s: name the directory of an extension", dir)
+			return nil, fmt.Errorf("there is no extension.json in %s: name the directory of an extension", dir)
 		}
 	}
 	s.exts = s.places().find()
@@ -531,14 +531,21 @@ func (s *setup) chooseModel() (err error) {
 	}
 	name := cmp.Or(provider, s.config.Provider, owner(all, cmp.Or(id, s.config.Model)), s.firstWithKey(all))
 	if s.provider, err = all.provider(name); err != nil {
+		if provider == "" {
+			return s.inDefaults(err)
+		}
 		return err
 	}
-	if id == "" && (name == s.config.Provider || name == owner(all, s.config.Model)) {
+	isDefault := id == "" && s.config.Model != "" && (name == s.config.Provider || name == owner(all, s.config.Model))
+	if isDefault {
 		id = s.config.Model
 	}
 	id = cmp.Or(id, s.provider.Default)
 	m, err := s.provider.model(id)
 	if err != nil {
+		if isDefault {
+			return s.inDefaults(err)
+		}
 		if p := owner(all, id); p != "" {
 			return fmt.Errorf("model %s belongs to provider %s: add --provider %[2]s", id, p)
 		}
@@ -553,6 +560,11 @@ func (s *setup) chooseModel() (err error) {
 		o.reasoning = cmp.Or(s.restored.level, level, o.reasoning)
 	}
 	return nil
+}
+
+// inDefaults says of an error where what is wrong stands: nobody typed it.
+func (s *setup) inDefaults(err error) error {
+	return fmt.Errorf("the defaults in %s (config.json, settings.json): %w", s.home, err)
 }
 
 // restoredModel is the model that a session was left with; nil when the flags
