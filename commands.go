@@ -107,12 +107,19 @@ func (t *tui) chooseModel(ref string) {
 	t.pick = p
 }
 
+// answerer is the model that answers next.
+func (t *tui) answerer() *Model {
+	t.agent.mu.Lock()
+	defer t.agent.mu.Unlock()
+	return t.agent.chosen().model
+}
+
 func (t *tui) useModel(ref string) {
 	name, id, found := strings.Cut(ref, "/")
 	info, err := t.catalog.provider(name)
 	if !found || err != nil {
 		id = ref
-		if info, err = t.catalog.provider(t.agent.model.Provider); err == nil && !slices.ContainsFunc(info.models(), func(m *Model) bool { return m.ID == id }) {
+		if info, err = t.catalog.provider(t.answerer().Provider); err == nil && !slices.ContainsFunc(info.models(), func(m *Model) bool { return m.ID == id }) {
 			info, err = t.catalog.provider(cmp.Or(owner(t.catalog, id), info.Name))
 		}
 	}
@@ -145,9 +152,7 @@ func (t *tui) record(kind, template string, values ...any) (err error) {
 }
 
 func (t *tui) chooseReasoning(word string) {
-	t.agent.mu.Lock()
-	m := t.agent.chosen().model
-	t.agent.mu.Unlock()
+	m := t.answerer()
 	set := func(word string) {
 		level, err := parseReasoning(word)
 		if err == nil {

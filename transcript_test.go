@@ -27,8 +27,10 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -486,4 +488,26 @@ func (named names) match(want, got any) bool {
 		return true
 	}
 	return reflect.DeepEqual(want, got)
+}
+
+// put writes a file with its mode and directories.
+func put(t testing.TB, path, text string, mode fs.FileMode) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, []byte(text), 0o600)
+	}
+	if err := errors.Join(err, os.Chmod(path, mode)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// limit is how long something may take before a test says that a promise of so
+// much time is broken. Machines are noisy, so that is four times as long, unless
+// ZOT_EXACT_TIMES is set.
+func limit(promise time.Duration) time.Duration {
+	if os.Getenv("ZOT_EXACT_TIMES") != "" {
+		return promise
+	}
+	return 4 * promise
 }

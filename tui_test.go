@@ -525,7 +525,7 @@ func replayScreens(t *testing.T, path string) {
 // thousands of pieces of an answer come each second.
 func TestKeysWhileStreaming(t *testing.T) {
 	dir := t.TempDir()
-	script := "turn\n" + strings.Repeat(strings.Repeat("text abcdefgh \n", 10)+"delay 1ms\n", 20_000)
+	script := "turn\n" + strings.Repeat(strings.Repeat("text \"abcdefgh \"\n", 10)+"delay 1ms\n", 20_000)
 	if err := os.WriteFile(filepath.Join(dir, "fast.script"), []byte(script), 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -546,7 +546,7 @@ func TestKeysWhileStreaming(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("fastest %v, median %v, slowest %v", took[0], took[len(took)/2], took[len(took)-1])
-	if took[0] > 16*time.Millisecond { // of the others other programs may have had a part
+	if took[0] > limit(16*time.Millisecond) { // of the others other programs may have had a part
 		t.Errorf("no key was answered within 16 ms")
 	}
 	p.keys("<esc>")

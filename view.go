@@ -146,11 +146,12 @@ func (t *tui) viewAsk() (rows []string, row, col int) {
 func (t *tui) status() string {
 	a := t.agent
 	a.mu.Lock()
-	model, level := a.model, a.reasoning
+	chosen := a.chosen()
 	yolo := a.approval.allowed["*"]
 	a.mu.Unlock()
+	model := chosen.model
 	parts := []string{model.ID}
-	if level = levelName(model, level); level != "off" {
+	if level := levelName(model, chosen.reasoning); level != "off" {
 		parts = append(parts, level)
 	}
 	if model.ContextWindow > 0 {
