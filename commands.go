@@ -192,8 +192,14 @@ func (t *tui) chooseReasoning(word string) {
 	t.pick = p
 }
 
-// open goes on with another session in the place of the open one.
-func (t *tui) open(next *session, notes []string, err error) bool {
+// open goes on with another session in the place of the open one. It is not
+// made while something runs: that belongs to the open one.
+func (t *tui) open(another func() (*session, []string, error)) bool {
+	if t.busy {
+		t.fail(errBusy)
+		return false
+	}
+	next, notes, err := another()
 	if err != nil {
 		t.fail(err)
 		return false
@@ -260,7 +266,7 @@ func (t *tui) chooseSession() {
 		}
 		text := strings.Join(strings.Fields(cmp.Or(n.name, n.summary, n.firstMessage, n.id)), " ")
 		p.items = append(p.items, item{shorten(text, 200), fmt.Sprintf("%s, %d messages", n.modified.Local().Format("2006-01-02 15:04"), n.messages),
-			func() { t.open(openSession(n.path)) }})
+			func() { t.open(func() (*session, []string, error) { return openSession(n.path) }) }})
 	}
 	if len(p.items) == 0 {
 		t.say("there is no other session of this directory")
@@ -279,8 +285,11 @@ func (t *tui) fork() {
 	p := &picker{title: "Fork before"}
 	for _, point := range slices.Backward(s.forkPoints()) {
 		p.items = append(p.items, item{shorten(strings.Join(strings.Fields(point.text), " "), 200), "", func() {
-			next, text, err := s.fork(point.entryID)
-			if t.open(next, nil, err) {
+			text := ""
+			if t.open(func() (next *session, _ []string, err error) {
+				next, text, err = s.fork(point.entryID)
+				return next, nil, err
+			}) {
 				t.editor.set(text)
 			}
 		}})
@@ -322,11 +331,13 @@ func (t *tui) export(path string) {
 // clear begins anew. The session begins anew, too: what is forgotten must not
 // come back with it.
 func (t *tui) clear() {
-	next, err := newSession(t.sessions, t.cwd, "", "")
-	if err == nil {
-		err = t.agent.begin(next)
-	}
-	if t.open(next, nil, err) {
+	if t.open(func() (*session, []string, error) {
+		next, err := newSession(t.sessions, t.cwd, "", "")
+		if err == nil {
+			err = t.agent.begin(next)
+		}
+		return next, nil, err
+	}) {
 		t.failures = nil
 		t.gap()
 		t.print("", "The conversation begins anew.", asMuted)
@@ -556,15 +567,17 @@ func loadHistory(path string) (list []string) {
 		return nil
 	}
 	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	lines := bufio.NewReader(f)
+	for {
+		line, err := inputLine(lines)
+		if line == nil && err == nil {
+			return list[max(0, len(list)-maxHistory):]
+		}
 		var text string
-		if json.Unmarshal(lines.Bytes(), &text) == nil && text != "" {
+		if json.Unmarshal(line, &text) == nil && text != "" {
 			list = append(list, text)
 		}
 	}
-	return list[max(0, len(list)-maxHistory):]
 }
 
 // saveHistory adds an entry. Without it nothing is lost but the memory of it.
