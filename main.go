@@ -145,6 +145,7 @@ func (o *options) flagGroups() []flagGroup {
 			{"ext", "e", "DIR", "load the extension in this directory, for this run; repeatable", &o.exts},
 			{"no-ext", "", "", "load no installed extensions", &o.noExt},
 			{"no-approve", "", "", "leave out the extensions in the project's .zot/extensions", approve(false)},
+			{"no-themes", "", "", "without effect: other programs pass it", new(bool)},
 			{"approve", "", "", "load them, whatever config.json says", approve(true)},
 		}},
 	}
