@@ -469,9 +469,7 @@ func newSetup(o *options) (*setup, error) {
 		return nil, err
 	}
 	for _, dir := range o.exts { // it may be a guard: nothing runs without it
-		if !filepath.IsAbs(dir) {
-			dir = filepath.Join(s.cwd, dir)
-		}
+		dir = s.absolute(dir)
 		if _, err := os.Stat(filepath.Join(dir, "extension.json")); err != nil {
 			return nil, fmt.Errorf("there is no extension.json in %s: name the directory of an extension", dir)
 		}
@@ -667,12 +665,17 @@ func (a *Agent) begin(s *session) error {
 // findSession finds a session by its file, its id or the beginning of its id.
 func (s *setup) findSession(ref string) (string, error) {
 	if strings.ContainsAny(ref, `/\`) || strings.HasSuffix(ref, ".jsonl") {
-		if !filepath.IsAbs(ref) {
-			ref = filepath.Join(s.cwd, ref)
-		}
-		return ref, nil
+		return s.absolute(ref), nil
 	}
 	return findSession(s.sessions, ref)
+}
+
+// absolute is a path that a client or a flag gave; "" stays "".
+func (s *setup) absolute(path string) string {
+	if path != "" && !filepath.IsAbs(path) {
+		path = filepath.Join(s.cwd, path)
+	}
+	return path
 }
 
 // chooseSession says which sessions there are, where nobody can be asked.
@@ -917,6 +920,9 @@ func run(o *options, token string) {
 		}
 	}
 	s, err := newSetup(o)
+	if err == nil && o.mode == "" && s.approve == nil {
+		err = s.askAboutProject(os.Stdin, os.Stdout)
+	}
 	if err != nil {
 		fail(err)
 	}
@@ -1119,13 +1125,17 @@ func (p *process) exit(code int) {
 func (p *process) stop(code int) {
 	p.once.Do(func() {
 		p.cancel(errShutdown)
-		p.leave()
-		killed, idle := make(chan struct{}), make(chan struct{})
+		left, killed, idle := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		go func() { p.leave(); close(left) }()
 		go func() { killAllGroups(250 * time.Millisecond); close(killed) }()
 		go func() { p.agent.worker.Wait(); close(idle) }()
-		select {
-		case <-idle:
-		case <-time.After(500 * time.Millisecond):
+		limit, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		defer cancel()
+		for _, done := range []chan struct{}{left, idle} {
+			select {
+			case <-done:
+			case <-limit.Done():
+			}
 		}
 		<-killed
 		p.out.close(150 * time.Millisecond)

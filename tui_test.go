@@ -582,6 +582,38 @@ func TestLongAnswer(t *testing.T) {
 	}
 }
 
+// TestTerminalTakesNothing: a signal ends zot and its tools also while the
+// terminal takes no output (ctrl+s, a connection that stands still).
+func TestTerminalTakesNothing(t *testing.T) {
+	dir := t.TempDir()
+	p := startTerminal(t, dir, 80, 24, nil, "--provider", "script")
+	p.awaitText("›")
+	p.keys("!echo $$ > pid; exec sleep 300<enter>")
+	child := awaitPID(t, dir)
+	p.screen.mu.Lock() // nothing is read any more
+	p.keys(strings.Repeat("/help<enter>", 200))
+	time.Sleep(time.Second) // it writes until it can not: this is the case to show
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	await(t, func() bool { return syscall.Kill(p.cmd.Process.Pid, 0) != nil })
+	p.screen.mu.Unlock()
+	p.exit(128 + int(syscall.SIGTERM))
+	if syscall.Kill(child, 0) == nil {
+		t.Error("the command outlived us")
+	}
+}
+
+// TestHistory: entries are remembered, also behind one of any size.
+func TestHistory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.jsonl")
+	entries := []string{"one", strings.Repeat("two\n", 1<<20), "three"}
+	for _, e := range entries {
+		saveHistory(path, e)
+	}
+	if got := loadHistory(path); !slices.Equal(got, entries) {
+		t.Errorf("%d entries came back of %d", len(got), len(entries))
+	}
+}
+
 // TestColors: a theme changes them, NO_COLOR turns them off.
 func TestColors(t *testing.T) {
 	colors := func(env ...string) map[string]bool {
