@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,8 +30,8 @@ func (t *tui) commands() []slashCommand {
 		{"compact", "", "replace the older part of the conversation by a summary", func(string) {
 			t.enqueue("/compact", func() { t.start(t.agent.compactJob) })
 		}},
-		{"clear", "", "begin anew, and forget the notes", func(string) { t.clear() }},
-		{"new", "", "begin a new session", func(string) { t.clear() }},
+		{"clear", "", "begin anew, in a new session", func(string) { t.clear() }},
+		{"new", "", "the same as /clear", func(string) { t.clear() }},
 		{"resume", "", "go on with another session", func(string) { t.chooseSession() }},
 		{"fork", "", "go back before a message, in a session of its own", func(string) { t.fork() }},
 		{"name", "[NAME]", "name the session", t.name},
@@ -59,6 +60,21 @@ func (t *tui) called() (list [][2]string) {
 		list = append(list, [2]string{"/skill:" + f.name, f.description})
 	}
 	return list
+}
+
+// meant is the command that a name almost is; "" when it is one, or is like none:
+// a prompt may begin with a path.
+func (t *tui) meant(name string) (nearest string) {
+	best := len(name)/3 + 1
+	for _, c := range t.called() {
+		if d := distance(name, c[0]); d < best {
+			nearest, best = c[0], d
+		}
+	}
+	if nearest == name {
+		return ""
+	}
+	return nearest
 }
 
 const keyHelp = `enter         send; while something runs: queue
@@ -252,6 +268,10 @@ func (t *tui) chooseSession() {
 		p.items = append(p.items, item{shorten(text, 200), fmt.Sprintf("%s, %d messages", n.modified.Local().Format("2006-01-02 15:04"), n.messages),
 			func() { t.open(func() (*session, []string, error) { return openSession(n.path) }) }})
 	}
+	if len(p.items) == 0 {
+		t.say("there is no other session of this directory")
+		return
+	}
 	t.pick = p
 }
 
@@ -273,6 +293,10 @@ func (t *tui) fork() {
 				t.editor.set(text)
 			}
 		}})
+	}
+	if len(p.items) == 0 {
+		t.say("there is no message to go back before")
+		return
 	}
 	t.pick = p
 }
@@ -565,4 +589,45 @@ func saveHistory(path, text string) {
 	}
 	f.Write(append(appendString(nil, text), '\n'))
 	f.Close()
+}
+
+// askAboutProject asks whether to start the extensions that a project brought
+// along. The answer holds for these extensions of this directory; it is kept in
+// $ZOT_HOME/projects.json.
+func (s *setup) askAboutProject(in io.Reader, out io.Writer) error {
+	var names []string
+	for _, e := range s.exts {
+		if e.scope == "project" && e.runs() {
+			names = append(names, e.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	path := filepath.Join(s.home, "projects.json")
+	var known map[string]struct {
+		Extensions []string `json:"extensions"`
+		Start      bool     `json:"start"`
+	}
+	if err := readJSONFile(path, &known); err != nil {
+		return err
+	}
+	answer := known[s.cwd]
+	if !slices.Equal(answer.Extensions, names) {
+		fmt.Fprintf(out, "Extensions in .zot/extensions here: %s.\nThey are programs, with all your rights. Start them, now and later? y or n › ", strings.Join(names, ", "))
+		line, err := bufio.NewReader(in).ReadString('\n')
+		if err != nil {
+			return fmt.Errorf("no answer about the extensions of this directory (--approve and --no-approve answer, too): %w", err)
+		}
+		line = strings.ToLower(strings.TrimSpace(line))
+		answer.Extensions, answer.Start = names, line == "y" || line == "yes"
+		if err := editJSONFile(path, func(o object) { o[s.cwd] = encode(answer) }); err != nil {
+			return err
+		}
+	}
+	if s.approve = &answer.Start; !answer.Start {
+		s.exts = s.places().find()
+		s.warnings = append(s.warnings, s.readSkills(s.exts)...)
+	}
+	return nil
 }

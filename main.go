@@ -145,6 +145,7 @@ func (o *options) flagGroups() []flagGroup {
 			{"ext", "e", "DIR", "load the extension in this directory, for this run; repeatable", &o.exts},
 			{"no-ext", "", "", "load no installed extensions", &o.noExt},
 			{"no-approve", "", "", "leave out the extensions in the project's .zot/extensions", approve(false)},
+			{"no-themes", "", "", "without effect: other programs pass it", new(bool)},
 			{"approve", "", "", "load them, whatever config.json says", approve(true)},
 		}},
 	}
@@ -297,7 +298,7 @@ func (o *options) findFlag(arg string) (flag, error) {
 	name := strings.TrimLeft(arg, "-")
 	name = cmp.Or(aliases[name], name)
 	long := strings.HasPrefix(arg, "--")
-	nearest, best := "", min(4, len(name)/3+2) // the longer, the more slips
+	nearest, best := "", min(4, len(name)/2+1) // the longer, the more slips
 	for _, g := range o.flagGroups() {
 		for _, f := range g.flags {
 			if long && f.name == name || !long && f.short == name {
@@ -471,7 +472,7 @@ func newSetup(o *options) (*setup, error) {
 	for _, dir := range o.exts { // it may be a guard: nothing runs without it
 		dir = s.absolute(dir)
 		if _, err := os.Stat(filepath.Join(dir, "extension.json")); err != nil {
-			return nil, fmt.Errorf("--ext: there is no extension.json in %s: name the directory of an extension", dir)
+			return nil, fmt.Errorf("there is no extension.json in %s: name the directory of an extension", dir)
 		}
 	}
 	s.exts = s.places().find()
@@ -529,14 +530,21 @@ func (s *setup) chooseModel() (err error) {
 	}
 	name := cmp.Or(provider, s.config.Provider, owner(all, cmp.Or(id, s.config.Model)), s.firstWithKey(all))
 	if s.provider, err = all.provider(name); err != nil {
+		if provider == "" {
+			return s.inDefaults(err)
+		}
 		return err
 	}
-	if id == "" && (name == s.config.Provider || name == owner(all, s.config.Model)) {
+	isDefault := id == "" && s.config.Model != "" && (name == s.config.Provider || name == owner(all, s.config.Model))
+	if isDefault {
 		id = s.config.Model
 	}
 	id = cmp.Or(id, s.provider.Default)
 	m, err := s.provider.model(id)
 	if err != nil {
+		if isDefault {
+			return s.inDefaults(err)
+		}
 		if p := owner(all, id); p != "" {
 			return fmt.Errorf("model %s belongs to provider %s: add --provider %[2]s", id, p)
 		}
@@ -551,6 +559,11 @@ func (s *setup) chooseModel() (err error) {
 		o.reasoning = cmp.Or(s.restored.level, level, o.reasoning)
 	}
 	return nil
+}
+
+// inDefaults says of an error where what is wrong stands: nobody typed it.
+func (s *setup) inDefaults(err error) error {
+	return fmt.Errorf("the defaults in %s (config.json, settings.json): %w", s.home, err)
 }
 
 // restoredModel is the model that a session was left with; nil when the flags
@@ -908,6 +921,9 @@ func run(o *options, token string) {
 		}
 	}
 	s, err := newSetup(o)
+	if err == nil && o.mode == "" && s.approve == nil {
+		err = s.askAboutProject(os.Stdin, os.Stdout)
+	}
 	if err != nil {
 		fail(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestSessionIDsAreNoPaths: the id in a file becomes part of file names.
@@ -72,6 +73,55 @@ func TestPrivateFiles(t *testing.T) {
 	})
 	if len(want) > 0 {
 		t.Errorf("not written: %v", want)
+	}
+}
+
+// TestDeepError: however deep a server nests what it says, it costs no stack.
+func TestDeepError(t *testing.T) {
+	for _, piece := range []string{"[", "{\"error\":"} {
+		if pe := streamError([]byte(strings.Repeat(piece, 8<<20))); pe.message == "" {
+			t.Errorf("%s: no error", piece)
+		}
+	}
+}
+
+// TestManyEntries: what a client asks of a long session is not more than it asks
+// for, and comes soon.
+func TestManyEntries(t *testing.T) {
+	dir := t.TempDir()
+	s, err := newSession(dir, dir, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 20_000
+	lines := s.appendHeader(nil)
+	for i := range n {
+		parent := "null"
+		if i > 0 {
+			parent = fmt.Sprintf(`"%08x"`, i-1)
+		}
+		lines = fmt.Appendf(lines, `{"type":"message","id":"%08x","parentId":%s,"timestamp":"2026-01-01T00:00:00.000Z","message":{"role":"user","content":"message %[1]d"}}`+"\n", i, parent)
+	}
+	putFile(t, s.path, string(lines))
+	p := startZot(t, dir, nil, "--mode", "rpc", "--provider", "script", "--session", s.path)
+	for _, c := range []struct {
+		line       string
+		least, max int
+	}{
+		{`{"type":"get_entries","since":"00004e1e"}`, 1, 1000},
+		{`{"type":"get_entries"}`, n, 200 * n},
+		{`{"type":"get_messages"}`, n, 200 * n},
+		{`{"type":"get_state"}`, 1, 5000},
+	} {
+		start := time.Now()
+		p.send(c.line)
+		l := p.line()
+		if entries := strings.Count(l, "message "); entries < c.least && c.least > 1 || len(l) > c.max || !strings.Contains(l, `"success":true`) {
+			t.Errorf("%s: %d bytes, %d entries", c.line, len(l), entries)
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("%s took %v", c.line, took)
+		}
 	}
 }
 

@@ -540,8 +540,8 @@ func httpError(status int, h http.Header, body []byte) *providerError {
 // vendor: {"error":{"type","code","message"}}, {"error":"text"}, or the same
 // unnested. kind holds type and code if they differ.
 func vendorError(data []byte) (kind, message string, status int) {
-	if data = bytes.TrimSpace(data); len(data) > 1 && data[0] == '[' { // Google wraps errors in an array
-		return vendorError(data[1 : len(data)-1])
+	for data = bytes.TrimSpace(data); len(data) > 1 && data[0] == '['; { // Google wraps errors in an array
+		data = bytes.TrimSpace(data[1 : len(data)-1])
 	}
 	v, _ := pick(data, "error", "type", "code", "status", "message", "detail", "status_code")
 	if nested := v[0]; len(nested) > 0 && nested[0] == '{' {

@@ -653,13 +653,17 @@ func (t *tui) expire() bool {
 // turn.
 func (t *tui) enter(text string) {
 	t.notes = nil
-	if name, args, found := strings.Cut(text, " "); strings.HasPrefix(text, "/") {
-		_ = found
+	if name, args, _ := strings.Cut(text, " "); strings.HasPrefix(text, "/") {
 		for _, c := range t.commands() {
 			if "/"+c.name == name {
 				c.run(strings.TrimSpace(args))
 				return
 			}
+		}
+		if meant := t.meant(name); meant != "" {
+			t.editor.set(text)
+			t.fail(fmt.Errorf("there is no command %s: did you mean %s?", name, meant))
+			return
 		}
 	}
 	if command, isShell := strings.CutPrefix(text, "!"); isShell && strings.TrimSpace(command) != "" {
@@ -720,9 +724,9 @@ func (t *tui) images(text string) (images [][]byte) {
 		}
 		path = t.absolute(path)
 		if info, err := regular(path); err != nil || info.Size() > imageMax {
-			t.fail(fmt.Errorf("%s is not attached: %w", path, cmp.Or(err, errors.New("it is too large"))))
+			t.fail(fmt.Errorf("%s is not attached: %w", word, cmp.Or(err, errors.New("it is too large"))))
 		} else if data, err := os.ReadFile(path); err != nil {
-			t.fail(fmt.Errorf("%s is not attached: %w", path, err))
+			t.fail(fmt.Errorf("%s is not attached: %w", word, err))
 		} else {
 			images = append(images, data)
 		}
