@@ -229,7 +229,7 @@ func FuzzExtension(f *testing.F) {
 			for _, frame := range [][]byte{appendExt(nil, e), appendAtomic(e)} {
 				o := checkFrame(t, bytes.TrimSuffix(frame, lf))
 				if o.text("type") == "extension_error" {
-					o["extension"] = o["extensionPath"]
+					o["extension"] = encode(strings.TrimSuffix(o.text("extensionPath"), "/extension.json"))
 				}
 				if o.text("extension") != "fuzzed" || slices.Contains([]string{"done", "response", "error"}, o.text("type")) {
 					t.Errorf("a frame of the extension: %s", frame)
@@ -242,7 +242,7 @@ func FuzzExtension(f *testing.F) {
 		e := &extension{host: h, helloAt: time.Now(), out: newWriter(io.Discard, nil), patience: time.NewTimer(time.Hour),
 			subscribed: map[string]map[string]bool{"events": {}, "intercept": {}}, pending: map[string]chan object{}}
 		defer e.out.close(time.Second)
-		e.Name = "fuzzed"
+		e.Name, e.dir = "fuzzed", "fuzzed"
 		h.exts = []*extension{e}
 		e.readFrames(bytes.NewReader(data))
 		for _, tool := range h.allTools() {
