@@ -404,7 +404,8 @@ func (a *Agent) broken(j *job, m, shown *Message, err error) *Event {
 		a.hold(errAborted)
 		return &Event{Type: "done", ID: j.id}
 	}
-	if pe := (*providerError)(nil); a.atomic && a.autoCompact && !told && errors.As(err, &pe) && pe.overflow {
+	_, mayCompact := a.recovery()
+	if pe := (*providerError)(nil); a.atomic && mayCompact && !told && errors.As(err, &pe) && pe.overflow {
 		a.emit(j, &Event{Type: "compaction_end", Reason: "overflow", Stop: "overflow",
 			Err: "Context overflow recovery failed after one compact-and-retry attempt: " + end.Err})
 	}
@@ -577,8 +578,10 @@ func (a *Agent) answer(j *job, m *Message) *Event {
 		}
 	}
 	if !a.prepared && j.ctx.Err() == nil {
-		a.system = a.ext.guardPrompt(j.ctx, a.prepare())
-		a.prepared = j.ctx.Err() == nil // else not all were asked
+		system := a.ext.guardPrompt(j.ctx, a.prepare())
+		a.mu.Lock()
+		a.system, a.prepared = system, j.ctx.Err() == nil // else not all were asked
+		a.mu.Unlock()
 	}
 	return a.loop(j)
 }
@@ -587,9 +590,6 @@ func (a *Agent) answer(j *job, m *Message) *Event {
 // job's terminal event.
 func (a *Agent) loop(j *job) *Event {
 	pauses, hollow, kind := 0, 0, steering
-	if !unanswered(a.messages) && !a.waiting(steering) {
-		kind = followUp // that is what this run is for
-	}
 	for step := 1; ; step++ {
 		if j.ctx.Err() != nil {
 			return a.broken(j, nil, nil, errAborted)
@@ -597,11 +597,9 @@ func (a *Agent) loop(j *job) *Event {
 		if a.maxSteps > 0 && step > a.maxSteps {
 			return a.stopped(j, fmt.Sprintf("stopped after %d steps (--max-steps)", a.maxSteps))
 		}
-		a.mu.Lock()
-		a.adopt()
-		a.mu.Unlock()
-		a.emit(j, &Event{Type: "turn_start", Step: step})
-		a.deliver(j, kind)
+		if !a.beginTurn(j, step, kind) {
+			return &Event{Type: "done", ID: j.id}
+		}
 		kind = steering
 		if e, reason := a.ext.guardTurn(j.ctx, step); e != nil {
 			a.hold(errors.New(reason))
@@ -763,10 +761,11 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 				started = false
 			}
 		}
+		most, mayCompact := a.recovery()
 		switch {
 		case pe.overflow && compacted:
 			return m, shown, fmt.Errorf("%w (after compaction: what is left, %d messages or about %d tokens, does not fit)", err, len(a.messages), a.contextTokens())
-		case pe.overflow && a.autoCompact:
+		case pe.overflow && mayCompact:
 			compacted = true
 			dropped()
 			if cerr := a.compactNow(j, "overflow"); cerr != nil {
@@ -780,7 +779,7 @@ func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 			a.mu.Lock()
 			a.model = &blind
 			a.mu.Unlock()
-		case pe.retry && retries < a.retry.max:
+		case pe.retry && retries < most:
 			retries++
 			dropped()
 			if err := a.backOff(j, retries, pe); err != nil {
@@ -804,6 +803,13 @@ func (a *Agent) request(j *job, messages []*Message) *request {
 	}
 }
 
+// recovery is what may be done about a failed call, as the user last set it.
+func (a *Agent) recovery() (retries int, compact bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.retry.max, a.autoCompact
+}
+
 // backOff announces and waits out the delay before a retry.
 func (a *Agent) backOff(j *job, attempt int, pe *providerError) error {
 	delay := pe.retryAfter
@@ -821,7 +827,8 @@ func (a *Agent) backOff(j *job, attempt int, pe *providerError) error {
 	a.mu.Lock()
 	a.retry.cancel = func() { cancel(errors.New("Retry cancelled")) }
 	a.mu.Unlock()
-	a.emit(j, &Event{Type: "retry", Attempt: attempt, Max: a.retry.max, Delay: delay, Text: pe.message})
+	most, _ := a.recovery()
+	a.emit(j, &Event{Type: "retry", Attempt: attempt, Max: most, Delay: delay, Text: pe.message})
 	if err := sleep(ctx, delay); err != nil {
 		return err
 	}

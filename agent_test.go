@@ -211,7 +211,7 @@ func TestRetryAfterHeader(t *testing.T) {
 		t.Errorf("%v", f)
 	}
 	p.until("type", "done")
-	if gap := times[1].Sub(times[0]); gap < time.Second || gap > 3*time.Second {
+	if gap := times[1].Sub(times[0]); gap < time.Second || gap > limit(3*time.Second) {
 		t.Errorf("asked again after %v", gap)
 	}
 }

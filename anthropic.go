@@ -93,7 +93,7 @@ func anthropicBody(r *request) [][]byte {
 // last one. The four marks are on the system prompt, the last tool and the last
 // two user messages.
 func markAnthropic(blocks []byte, end string) []byte {
-	return slices.Concat(blocks[:len(blocks)-len("}"+end)], []byte(`,"cache_control":{"type":"ephemeral"}}`+end))
+	return slices.Concat(blocks[:len(blocks)-len(end)-1], []byte(`,"cache_control":{"type":"ephemeral"}}`), []byte(end))
 }
 
 // anthropicHead encodes a request up to its messages.

@@ -10,7 +10,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -144,7 +143,8 @@ func init() { // the handlers refer to the tables
 // run serves until the input ends. It reports whether the client was refused.
 func (s *atomicServer) run(in io.Reader) (refused bool) {
 	admitted := s.token == ""
-	serve(in, s.agent.start, func(parsed *command, err error) (stop bool) {
+	start := func() { s.lane.add(s.agent.start) } // when all that came is there: an abort may follow a prompt
+	serve(in, start, func(parsed *command, err error) (stop bool) {
 		c := &atomicCommand{command: parsed, ctx: s.ctx}
 		s.view.wait(s.agent.ctx, maxBacklog)
 		switch {
@@ -156,7 +156,7 @@ func (s *atomicServer) run(in io.Reader) (refused bool) {
 		case atomicInterrupts[c.name] != nil:
 			s.answer(c, atomicInterrupts[c.name])
 		case atomicCommands[c.name] != nil:
-			s.lane.add(func() { s.answer(c, atomicCommands[c.name]); s.agent.start() })
+			s.lane.add(func() { s.answer(c, atomicCommands[c.name]) })
 		default:
 			s.respond(c, nil, fmt.Errorf("Unknown command: %s", c.name))
 		}
@@ -371,7 +371,10 @@ func (s *atomicServer) abort(c *atomicCommand) (any, error) {
 // while nothing runs. It reports whether there was a job.
 func (s *atomicServer) quiet(change func()) (was bool) {
 	a := s.agent
-	a.start() // what was accepted ends by itself
+	a.mu.Lock()
+	a.abort()
+	a.mu.Unlock()
+	a.start() // it has not yet, perhaps
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(a.jobs) > 0 && a.ctx.Err() == nil {
@@ -1169,25 +1172,15 @@ func compactedNow(messages []*Message) bool {
 }
 
 func (s *atomicServer) exportHTML(c *atomicCommand) (any, error) {
-	session := s.agent.currentSession()
-	path := cmp.Or(c.opt("outputPath"), "zot-session-"+session.id+".html")
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(s.setup.cwd, path)
-	}
-	s.agent.mu.Lock()
-	messages, usage, model := s.agent.messages, s.agent.usage, s.agent.chosen().model.ID
-	s.agent.mu.Unlock()
-	if len(messages) == 0 {
-		c.keep(errors.New("Nothing to export yet - start a conversation first"))
-	}
+	path := c.opt("outputPath")
 	if c.err != nil {
 		return nil, c.err
 	}
-	var page bytes.Buffer
-	if err := exportHTML(&page, exportInfo{title: cmp.Or(session.name(), "zot session"), cwd: session.cwd, id: session.id, model: model, created: session.created, usage: usage}, messages); err != nil {
+	path, err := s.agent.export(s.setup.cwd, path)
+	if err != nil {
 		return nil, err
 	}
-	return appendJSON(nil, `{"path":?}`, path), replaceFile(path, page.Bytes())
+	return appendJSON(nil, `{"path":?}`, path), nil
 }
 
 // Tools, workflows and commands.

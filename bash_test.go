@@ -146,7 +146,7 @@ func TestBashResults(t *testing.T) {
 func TestBashTimeout(t *testing.T) {
 	e := &toolEnv{cwd: t.TempDir()}
 	r := runBash(t, context.Background(), e, args{"command": "echo a; sleep 9", "timeout": 1})
-	if r.text != "a\n\nCommand timed out after 1 seconds" || !r.isError || r.took > 3*time.Second {
+	if r.text != "a\n\nCommand timed out after 1 seconds" || !r.isError || r.took > limit(3*time.Second) {
 		t.Errorf("%q after %v", r.text, r.took)
 	}
 	r = runBash(t, context.Background(), e, args{"command": "sleep 9", "timeout": "0.05"})
@@ -183,7 +183,7 @@ func TestBashBackground(t *testing.T) {
 			}
 		}
 		r := bash(t, c.command)
-		if !strings.HasPrefix(r.text, c.want) || r.isError != c.isError || r.took > 2*time.Second {
+		if !strings.HasPrefix(r.text, c.want) || r.isError != c.isError || r.took > limit(2*time.Second) {
 			t.Errorf("%s: %q, error %v, after %v", c.command, r.text, r.isError, r.took)
 		}
 		if c.isError {
@@ -228,7 +228,7 @@ func TestBashAbort(t *testing.T) {
 		start := time.Now()
 		cancel()
 		r := <-done
-		if took := time.Since(start); took > 2*time.Second {
+		if took := time.Since(start); took > limit(2*time.Second) {
 			t.Errorf("%s: abort took %v", command, took)
 		}
 		if !r.isError || !strings.HasSuffix(r.text, "side effects may have happened]\n\nCommand aborted") {
@@ -305,7 +305,7 @@ func TestBashQuestions(t *testing.T) {
 			continue
 		}
 		r := runBash(t, context.Background(), e, args{"command": c.command, "timeout": 20})
-		if r.isError != c.isError || r.took > 5*time.Second {
+		if r.isError != c.isError || r.took > limit(5*time.Second) {
 			t.Errorf("%s: error %v after %v: %s", c.command, r.isError, r.took, r.text)
 		}
 	}
@@ -433,7 +433,7 @@ func TestBashProgress(t *testing.T) {
 	if err != nil || strings.Join(pieces, "") != "aé1m2m3m4m5m6m7m8m9" || pieces[0] != "a" || len(pieces) > 8 {
 		t.Errorf("%q, %v", pieces, err)
 	}
-	if first.Sub(start) > 250*time.Millisecond {
+	if first.Sub(start) > limit(250*time.Millisecond) {
 		t.Errorf("first after %v", first.Sub(start))
 	}
 
@@ -460,7 +460,7 @@ func TestBashHugeOutput(t *testing.T) {
 	if os.Getenv("ZOT_TEST_HUGE") != "" {
 		for _, command := range []string{"yes | head -c 512M", "head -c 200M /dev/zero | tr '\\0' x"} {
 			r := bash(t, command)
-			if r.took > 10*time.Second || len(r.text) > maxBytes+1000 {
+			if r.took > limit(10*time.Second) || len(r.text) > maxBytes+1000 {
 				t.Errorf("%s: %v, result of %d bytes", command, r.took, len(r.text))
 			}
 			t.Logf("%s: %v", command, r.took)
@@ -500,7 +500,7 @@ func TestGroup(t *testing.T) {
 	}
 	start := time.Now()
 	g.kill(200 * time.Millisecond)
-	if took := time.Since(start); took < 200*time.Millisecond || took > 450*time.Millisecond || g.alive() {
+	if took := time.Since(start); took < 200*time.Millisecond || took > limit(450*time.Millisecond) || g.alive() {
 		t.Errorf("kill took %v, alive %v", took, g.alive())
 	}
 	waitFor(t, "end of the member", func() bool { return !running(pid) })
@@ -513,7 +513,7 @@ func TestGroup(t *testing.T) {
 	pidIn(t, path+".2")
 	start = time.Now()
 	g.kill(5 * time.Second)
-	if took := time.Since(start); took > 2*time.Second || g.alive() || fileText(t, path+".end") != "gentle\n" {
+	if took := time.Since(start); took > limit(2*time.Second) || g.alive() || fileText(t, path+".end") != "gentle\n" {
 		t.Errorf("kill took %v, alive %v", took, g.alive())
 	}
 	if _, err := startGroup(exec.Command(path)); err == nil {
@@ -539,7 +539,7 @@ func TestKillAllGroups(t *testing.T) {
 		}
 		start := time.Now()
 		killAllGroups(300 * time.Millisecond)
-		if took := time.Since(start); took > 700*time.Millisecond {
+		if took := time.Since(start); took > limit(700*time.Millisecond) {
 			t.Errorf("took %v", took)
 		}
 		if _, err := startGroup(exec.Command("bash", "-c", "sleep 99")); err == nil {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -108,12 +107,19 @@ func (t *tui) chooseModel(ref string) {
 	t.pick = p
 }
 
+// answerer is the model that answers next.
+func (t *tui) answerer() *Model {
+	t.agent.mu.Lock()
+	defer t.agent.mu.Unlock()
+	return t.agent.chosen().model
+}
+
 func (t *tui) useModel(ref string) {
 	name, id, found := strings.Cut(ref, "/")
 	info, err := t.catalog.provider(name)
 	if !found || err != nil {
 		id = ref
-		if info, err = t.catalog.provider(t.agent.model.Provider); err == nil && !slices.ContainsFunc(info.models(), func(m *Model) bool { return m.ID == id }) {
+		if info, err = t.catalog.provider(t.answerer().Provider); err == nil && !slices.ContainsFunc(info.models(), func(m *Model) bool { return m.ID == id }) {
 			info, err = t.catalog.provider(cmp.Or(owner(t.catalog, id), info.Name))
 		}
 	}
@@ -146,9 +152,7 @@ func (t *tui) record(kind, template string, values ...any) (err error) {
 }
 
 func (t *tui) chooseReasoning(word string) {
-	t.agent.mu.Lock()
-	m := t.agent.chosen().model
-	t.agent.mu.Unlock()
+	m := t.answerer()
 	set := func(word string) {
 		level, err := parseReasoning(word)
 		if err == nil {
@@ -282,24 +286,8 @@ func (t *tui) name(name string) {
 	t.say("the name is %q", name)
 }
 
-// export writes the conversation as a page.
 func (t *tui) export(path string) {
-	a, info := t.agent, exportInfo{title: "zot session", cwd: t.cwd, created: time.Now()}
-	if s := a.currentSession(); s != nil {
-		info.title, info.id, info.created = cmp.Or(s.name(), info.title), s.id, s.created
-	}
-	a.mu.Lock()
-	messages := a.messages
-	info.usage, info.model = a.usage, a.model.ID
-	a.mu.Unlock()
-	if path = cmp.Or(path, "zot-session-"+info.created.Format("20060102-150405")+".html"); !filepath.IsAbs(path) {
-		path = filepath.Join(t.cwd, path)
-	}
-	var page bytes.Buffer
-	err := exportHTML(&page, info, messages)
-	if err == nil {
-		err = replaceFile(path, page.Bytes())
-	}
+	path, err := t.agent.export(t.cwd, path)
 	if err != nil {
 		t.fail(err)
 		return

@@ -73,7 +73,7 @@ func (a *Agent) compactNow(j *job, reason string) error {
 func (a *Agent) compactIfNear(j *job) error {
 	window := a.model.ContextWindow
 	near := window > 0 && a.contextTokens() > window-reserve(window)
-	if !a.autoCompact || !near || a.cutPoint() == 0 || a.atomic && tailStart(a.messages, a.lines.preserve) == 0 {
+	if _, may := a.recovery(); !may || !near || a.cutPoint() == 0 || a.atomic && tailStart(a.messages, a.lines.preserve) == 0 {
 		return nil
 	}
 	if err := a.compactNow(j, "threshold"); err != nil && j.ctx.Err() == nil && !a.atomic {
@@ -88,7 +88,9 @@ func reserve(window int) int { return min(compactReserve, window/4) }
 // count notes the size of the context as the provider measured it.
 func (a *Agent) count(u *Usage) {
 	if u != nil && u.Input+u.CacheRead+u.CacheWrite > 0 {
+		a.mu.Lock()
 		a.size = size{len(a.messages), u.Input + u.CacheRead + u.CacheWrite}
+		a.mu.Unlock()
 	}
 }
 
@@ -213,7 +215,7 @@ func (a *Agent) consult(j *job, system, text, reasoning string) (*Message, error
 		m, err := a.provider.call(j.ctx, r, func(delta) {})
 		a.account(j, m)
 		var pe *providerError
-		if !errors.As(err, &pe) || !pe.retry || retries >= a.retry.max || j.ctx.Err() != nil {
+		if most, _ := a.recovery(); !errors.As(err, &pe) || !pe.retry || retries >= most || j.ctx.Err() != nil {
 			return m, err
 		}
 		retries++
@@ -356,7 +358,8 @@ func (a *Agent) planLines(j *job, lines []string, protected []bool, o compactOrd
 		system, user := planRequest(lines[head:], protected[head:], o.ratio, o.query)
 		m, err := a.consult(j, system, user, a.reasoning)
 		var pe *providerError
-		if errors.As(err, &pe) && pe.overflow && len(lines)-head > minLines {
+		// a run that waits for room does not wait for many calls
+		if errors.As(err, &pe) && pe.overflow && len(lines)-head > minLines && (head == 0 || o.reason != "overflow") {
 			continue
 		}
 		if err != nil {

@@ -12,13 +12,16 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"html"
 	"io"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -103,6 +106,31 @@ func exportHTML(w io.Writer, info exportInfo, messages []*Message) error {
 		return fmt.Errorf("could not write the HTML file: %w", err)
 	}
 	return nil
+}
+
+// export writes the conversation as a page: to a path, relative to cwd, or to
+// one named after the session. It returns the absolute path.
+func (a *Agent) export(cwd, path string) (string, error) {
+	a.mu.Lock()
+	session, messages := a.session, a.messages
+	info := exportInfo{title: "zot session", cwd: cwd, model: a.chosen().model.ID, usage: a.usage}
+	a.mu.Unlock()
+	if len(messages) == 0 {
+		return "", errors.New("Nothing to export yet - start a conversation first")
+	}
+	name := "zot-session.html"
+	if session != nil {
+		info.title, info.id, info.created = cmp.Or(session.name(), info.title), session.id, session.created
+		info.cwd, name = session.cwd, "zot-session-"+session.id+".html"
+	}
+	if path = cmp.Or(path, name); !filepath.IsAbs(path) {
+		path = filepath.Join(cwd, path)
+	}
+	var page bytes.Buffer
+	if err := exportHTML(&page, info, messages); err != nil {
+		return "", err
+	}
+	return path, replaceFile(path, page.Bytes())
 }
 
 // resultsBehind returns the tool messages behind a message.

@@ -160,7 +160,7 @@ func TestAbortOfWaits(t *testing.T) {
 			start := time.Now()
 			p.send(`{"id":2,"type":"abort"}`)
 			frames := p.until("type", "done")
-			if took := time.Since(start); took > 2*time.Second {
+			if took := time.Since(start); took > limit(2*time.Second) {
 				t.Errorf("settled after %v", took)
 			}
 			if end := frames[len(frames)-2]; end["stop"] != "aborted" {
@@ -357,7 +357,7 @@ func TestStartUp(t *testing.T) {
 		p := withScript(t, dir, "turn\ntext one\n", puppet(t, dir, "slow", script)...)
 		p.send(`{"type":"ping"}`)
 		p.until("command", "ping")
-		if took := time.Since(start); took > 200*time.Millisecond && !raceDetector() {
+		if took := time.Since(start); took > limit(200*time.Millisecond) && !raceDetector() {
 			t.Errorf("ping took %v with the start of the process", took)
 		}
 		p.send(`{"id":2,"type":"prompt","message":"go"}`, `{"id":3,"type":"get_state"}`)
@@ -368,7 +368,7 @@ func TestStartUp(t *testing.T) {
 		asked := time.Now()
 		p.send(`{"id":4,"type":"ping"}`)
 		p.until("command", "ping")
-		if took := time.Since(asked); took > 200*time.Millisecond && !raceDetector() {
+		if took := time.Since(asked); took > limit(200*time.Millisecond) && !raceDetector() {
 			t.Errorf("ping took %v", took)
 		}
 		all[script] = waiting{told, start, p.later()}
@@ -408,7 +408,7 @@ func TestEndWhileStarting(t *testing.T) {
 				}
 			}
 			p.exit(exitDone)
-			if took := time.Since(start); took > 1500*time.Millisecond && !raceDetector() {
+			if took := time.Since(start); took > limit(1500*time.Millisecond) && !raceDetector() {
 				t.Errorf("exited after %v", took)
 			}
 		})
@@ -430,7 +430,7 @@ func TestTenThousandTools(t *testing.T) {
 	p.until("type", "done")
 	p.send(`{"id":2,"type":"get_commands"}`)
 	commands := p.until("command", "get_commands")
-	if took := time.Since(start); took > 5*time.Second && !raceDetector() {
+	if took := time.Since(start); took > limit(5*time.Second) && !raceDetector() {
 		t.Errorf("took %v", took)
 	}
 	if n := len(commands[len(commands)-1]["data"].(map[string]any)["commands"].([]any)); n != 10_000 {

@@ -46,18 +46,6 @@ func want(t testing.TB, dir string, code int, text string, args ...string) strin
 	return stdout
 }
 
-// put writes a file with its mode and directories.
-func put(t testing.TB, path, text string, mode fs.FileMode) {
-	t.Helper()
-	err := os.MkdirAll(filepath.Dir(path), 0o755)
-	if err == nil {
-		err = os.WriteFile(path, []byte(text), 0o600)
-	}
-	if err := errors.Join(err, os.Chmod(path, mode)); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func link(t testing.TB, target, path string) {
 	t.Helper()
 	if err := os.Symlink(target, path); err != nil {
@@ -290,7 +278,7 @@ func TestCopyInterrupted(t *testing.T) {
 	if err := copyTree(ctx, from, filepath.Join(to, "tree")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("it ended with %v", err)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > limit(5*time.Second) {
 		t.Errorf("it took %v", took)
 	}
 }
@@ -410,7 +398,7 @@ func TestExtDoctor(t *testing.T) {
 			bashExt(t, filepath.Join(dir, name), c.script)
 			begin := time.Now()
 			stdout, stderr, code := zotExt(t, dir, "doctor", "./"+name)
-			if took := time.Since(begin); took > 4*time.Second && !raceDetector() {
+			if took := time.Since(begin); took > limit(4*time.Second) && !raceDetector() {
 				t.Errorf("it took %v", took)
 			}
 			if code != c.code {

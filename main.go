@@ -457,8 +457,10 @@ func newSetup(o *options) (*setup, error) {
 	if u, err := url.Parse(o.baseURL); o.baseURL != "" && (err != nil || u.Host == "" || !strings.HasPrefix(u.Scheme, "http")) {
 		return nil, fmt.Errorf("--base-url: %q is not an http or https URL", o.baseURL)
 	}
-	if s.sessions = cmp.Or(o.sessionDir, sessionsDir(s.home, s.cwd)); !o.keeps() {
-		s.sessions = ""
+	if o.keeps() {
+		if s.sessions, err = filepath.Abs(cmp.Or(o.sessionDir, sessionsDir(s.home, s.cwd))); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.openSession(); err != nil {
 		return nil, err
@@ -475,7 +477,7 @@ func newSetup(o *options) (*setup, error) {
 		}
 	}
 	s.exts = s.places().find()
-	s.warnings = s.readSkills(s.exts)
+	s.warnings = append(s.warnings, s.readSkills(s.exts)...)
 	var warnings []string
 	s.templates, warnings = loadTemplates(s.cwd, s.home, o.templatePaths)
 	if o.noTemplates {
@@ -602,11 +604,17 @@ func (s *setup) openSession() (err error) {
 		if s.session, err = newSession(s.sessions, s.cwd, o.sessionID, ""); err != nil {
 			return err
 		}
+		if s.sessions != "" {
+			if err := checkWritable(s.sessions); err != nil {
+				return fmt.Errorf("sessions can not be kept (--no-session keeps none): %w", err)
+			}
+		}
 	} else {
 		var notes []string
 		if s.session, notes, err = openSession(path); err != nil {
 			return err
 		}
+		s.session.cwd = cmp.Or(s.session.cwd, s.cwd) // an empty file says none
 		s.warnings = append(s.warnings, notes...)
 	}
 	if o.sessionName != "" {
@@ -616,6 +624,19 @@ func (s *setup) openSession() (err error) {
 	}
 	s.restored = s.session.restore()
 	return nil
+}
+
+// checkWritable reports why nothing can be written in a directory, which is
+// made if it is not there.
+func checkWritable(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".zot-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // begin notes in a new session what it is begun with.

@@ -134,9 +134,10 @@ func killAllGroups(grace time.Duration) {
 // or, negative, a group.
 func stop(grace time.Duration, alive func() []int) {
 	start := time.Now()
+	killed := false // at least once, however slow the machine is
 	for first := true; ; first = false {
 		ids, passed := alive(), time.Since(start)
-		if len(ids) == 0 || passed > grace+killWait {
+		if len(ids) == 0 || killed && passed > grace+killWait {
 			return
 		}
 		for _, id := range ids {
@@ -144,6 +145,7 @@ func stop(grace time.Duration, alive func() []int) {
 				signalProcess(id, syscall.SIGTERM)
 			} else if passed >= grace {
 				signalProcess(id, syscall.SIGKILL)
+				killed = true
 			}
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -57,7 +57,7 @@ func TestReaderGone(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != exitNoPipe {
 			t.Errorf("%q: exit code %d", stream, code)
 		}
-		if took := time.Since(start); took > 2*time.Second {
+		if took := time.Since(start); took > limit(2*time.Second) {
 			t.Errorf("%q: ended %v after its reader", stream, took)
 		}
 		if child != 0 && syscall.Kill(child, 0) == nil {
@@ -87,7 +87,7 @@ func TestClientKilled(t *testing.T) {
 	wrapper.Wait()
 	start := time.Now()
 	await(t, func() bool { return syscall.Kill(child, 0) != nil })
-	if took := time.Since(start); took > 3*time.Second {
+	if took := time.Since(start); took > limit(3*time.Second) {
 		t.Errorf("the tool ended %v after the client", took)
 	}
 }
@@ -103,7 +103,7 @@ func TestTerm(t *testing.T) {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	p.until("type", "done")
 	p.exit(128 + int(syscall.SIGTERM))
-	if took := time.Since(start); took > time.Second && !raceDetector() {
+	if took := time.Since(start); took > limit(time.Second) && !raceDetector() {
 		t.Errorf("took %v", took)
 	}
 	if syscall.Kill(-child, 0) == nil {

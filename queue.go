@@ -73,9 +73,24 @@ func (a *Agent) waiting(kind int) bool {
 	return len(a.queues[kind].messages) > 0
 }
 
-// deliver takes messages of a queue into the transcript.
-func (a *Agent) deliver(j *job, kind int) {
+// beginTurn tells of a new turn and delivers what is due of a queue. It reports
+// whether there is something to answer: what a run was begun for may have been
+// taken back.
+func (a *Agent) beginTurn(j *job, step, kind int) bool {
 	a.mu.Lock()
+	if step == 1 && !unanswered(a.messages) {
+		if a.pending() == 0 {
+			a.mu.Unlock()
+			return false
+		}
+		if len(a.queues[steering].messages) == 0 {
+			kind = followUp // that is what this run is for
+		}
+	}
+	a.adopt()
+	e := &Event{Type: "turn_start", Step: step}
+	a.host.event(e)
+	a.ext.event(e)
 	q := &a.queues[kind]
 	n := min(len(q.messages), 1)
 	if q.all {
@@ -91,6 +106,7 @@ func (a *Agent) deliver(j *job, kind int) {
 		a.record(d.message, d.id)
 		a.add(j, d.message, &Event{Type: "user_message"})
 	}
+	return true
 }
 
 // clearQueues empties the queues and returns the texts of what was in them.
@@ -105,9 +121,10 @@ func (a *Agent) clearQueues() (texts [2][]string, err error) {
 		a.queues[kind].messages = nil
 	}
 	a.queueChanged()
+	session := a.session
 	a.mu.Unlock()
-	if a.session != nil && len(ids) > 0 {
-		err = a.session.unqueue(ids)
+	if session != nil && len(ids) > 0 {
+		err = session.unqueue(ids)
 	}
 	return texts, err
 }

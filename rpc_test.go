@@ -168,7 +168,7 @@ func TestSlowReader(t *testing.T) {
 	io.WriteString(in, `{"id":2,"type":"abort"}`+"\n")
 	select {
 	case at := <-closed:
-		if at.Sub(aborted) > 2*time.Second {
+		if at.Sub(aborted) > limit(2*time.Second) {
 			t.Errorf("the connection was closed %v after the abort", at.Sub(aborted))
 		}
 	case <-time.After(patience):
@@ -375,7 +375,7 @@ func TestSilentServer(t *testing.T) {
 			start := time.Now()
 			p.send(`{"id":2,"type":"abort"}`, `{"id":3,"type":"prompt","message":"two"}`)
 			p.until("type", "done", "prompt_id", 1.0)
-			if took := time.Since(start); took > 2*time.Second {
+			if took := time.Since(start); took > limit(2*time.Second) {
 				t.Errorf("settled after %v", took)
 			}
 			for _, f := range p.until("type", "done", "prompt_id", 3.0) {
@@ -422,7 +422,7 @@ func TestPrintModes(t *testing.T) {
 	if out, errs, code := run(silent, "-p", "--provider", "script", "--model", ok, "hi"); out != "Hello,\nworld\n" || code != 0 || !strings.Contains(errs, "--stdin") {
 		t.Errorf("with a silent pipe: %q %q %d", out, errs, code)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > limit(5*time.Second) {
 		t.Errorf("waited %v on a silent pipe", took)
 	}
 	for _, flag := range []string{"--help", "-h"} {

@@ -293,7 +293,7 @@ func TestReadHugeFile(t *testing.T) {
 	f.Close()
 	start := time.Now()
 	got := succeed(t, dir, "read", args{"path": "huge", "offset": 1, "limit": 5})
-	if took := time.Since(start); took > 50*time.Millisecond && !raceDetector() {
+	if took := time.Since(start); took > limit(50*time.Millisecond) && !raceDetector() {
 		t.Errorf("took %v", took)
 	}
 	if want := strings.Repeat("a line of text\n", 5) + "\n[Showing lines 1-5 of a file of 1073741824 bytes. Use offset=6 to continue.]"; got != want {
@@ -316,7 +316,7 @@ func TestReadStops(t *testing.T) {
 	defer cancel()
 	start := time.Now()
 	r := callTool(t, ctx, dir, "read", args{"path": "huge", "offset": 2})
-	if !r.isError || time.Since(start) > 2*time.Second {
+	if !r.isError || time.Since(start) > limit(2*time.Second) {
 		t.Errorf("after %v: %s", time.Since(start), resultText(r))
 	}
 }
@@ -342,7 +342,7 @@ func TestSpecialFiles(t *testing.T) {
 	}
 	wantHas(t, refuse(t, dir, "write", args{"path": ".", "content": "x"}), "is a directory")
 	wantHas(t, refuse(t, dir, "edit", oneEdit(".", "a", "b")), "is a directory")
-	if took := time.Since(start); took > time.Second {
+	if took := time.Since(start); took > limit(time.Second) {
 		t.Errorf("took %v", took)
 	}
 	onlyFiles(t, dir, "fifo")
@@ -583,7 +583,7 @@ func TestEditLargeFile(t *testing.T) {
 	}
 	wantHas(t, refuse(t, dir, "edit", oneEdit("a.txt", "line", "x")), fmt.Sprintf("Found %d occurrences", 1<<18))
 	refuse(t, dir, "edit", oneEdit("a.txt", strings.Repeat("a line of text\n", 60_000)+"x", "x"))
-	if took := time.Since(start); took > 3*time.Second && !raceDetector() {
+	if took := time.Since(start); took > limit(3*time.Second) && !raceDetector() {
 		t.Errorf("took %v", took)
 	}
 }

@@ -27,8 +27,10 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -91,6 +93,7 @@ type proc struct {
 	stderr *lockedBuffer
 	code   int
 	done   chan struct{}
+	asked  int // commands of ask
 }
 
 type lockedBuffer struct {
@@ -120,8 +123,12 @@ func cleanEnv(home string, extra ...string) []string {
 // startZot starts the binary in a directory, with an empty home below it.
 func startZot(t testing.TB, dir string, env []string, args ...string) *proc {
 	t.Helper()
-	p := &proc{t: t, out: make(chan string, 1000), stderr: &lockedBuffer{}, done: make(chan struct{})}
-	p.cmd = exec.Command(zotBin, args...)
+	return startProcess(t, dir, env, exec.Command(zotBin, args...))
+}
+
+func startProcess(t testing.TB, dir string, env []string, cmd *exec.Cmd) *proc {
+	t.Helper()
+	p := &proc{t: t, cmd: cmd, out: make(chan string, 1000), stderr: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Dir = dir
 	p.cmd.Env = cleanEnv(dir, env...)
 	p.cmd.Stderr = p.stderr
@@ -519,4 +526,26 @@ func TestFaults(t *testing.T) {
 	if len(ids) != 95 {
 		t.Errorf("%d faults, want 95", len(ids))
 	}
+}
+
+// put writes a file with its mode and directories.
+func put(t testing.TB, path, text string, mode fs.FileMode) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, []byte(text), 0o600)
+	}
+	if err := errors.Join(err, os.Chmod(path, mode)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// limit is how long something may take before a test says that a promise of so
+// much time is broken. Machines are noisy, so that is four times as long, unless
+// ZOT_EXACT_TIMES is set.
+func limit(promise time.Duration) time.Duration {
+	if os.Getenv("ZOT_EXACT_TIMES") != "" {
+		return promise
+	}
+	return 4 * promise
 }

@@ -1,3 +1,6 @@
+// What the terminal host shows in the live area: what goes on, above what has
+// the focus (a question, a list, a panel or the editor), above the status row.
+// It only looks at the state; each part is cut to what the terminal has room for.
 package main
 
 import (
@@ -143,11 +146,12 @@ func (t *tui) viewAsk() (rows []string, row, col int) {
 func (t *tui) status() string {
 	a := t.agent
 	a.mu.Lock()
-	model, level := a.model, a.reasoning
+	chosen := a.chosen()
 	yolo := a.approval.allowed["*"]
 	a.mu.Unlock()
+	model := chosen.model
 	parts := []string{model.ID}
-	if level = levelName(model, level); level != "off" {
+	if level := levelName(model, chosen.reasoning); level != "off" {
 		parts = append(parts, level)
 	}
 	if model.ContextWindow > 0 {

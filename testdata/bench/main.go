@@ -47,6 +47,9 @@ func main() {
 	b.output()
 	b.extensions()
 	b.extensionCalls()
+	b.atomicStart()
+	b.atomicStream()
+	b.session()
 }
 
 // build builds a program as the README says: static.
@@ -139,8 +142,11 @@ func (c *child) start() {
 	check(c.cmd.Start())
 }
 
-func (b *bench) zot(args ...string) *child {
-	return b.run("zot", append([]string{"rpc", "--provider", "anthropic", "--model", "claude-sonnet-4-5", "--api-key", "x", "--base-url", b.url,
+func (b *bench) zot(args ...string) *child { return b.serve("rpc", args...) }
+
+// serve starts zot for a client of a protocol: rpc or --mode=rpc.
+func (b *bench) serve(mode string, args ...string) *child {
+	return b.run("zot", append([]string{mode, "--provider", "anthropic", "--model", "claude-sonnet-4-5", "--api-key", "x", "--base-url", b.url,
 		"--cwd", b.dir, "--no-auto-compact"}, args...)...)
 }
 
@@ -432,3 +438,83 @@ func (b *bench) extensionCalls() {
 }
 
 func us(d time.Duration) string { return fmt.Sprintf("%.1f µs", float64(d.Nanoseconds())/1000) }
+
+func (b *bench) atomicStart() {
+	var atomic, zot []time.Duration
+	for range 41 {
+		t := time.Now()
+		c := b.serve("--mode=rpc")
+		c.send(`{"type":"get_state"}`)
+		c.until(`{"type":"response","command":"get_state"`)
+		atomic = append(atomic, time.Since(t))
+		c.end()
+		t = time.Now()
+		c = b.serve("rpc")
+		c.send(ping)
+		c.until(pong)
+		zot = append(zot, time.Since(t))
+		c.end()
+	}
+	a, z := median(atomic), median(zot)
+	row("Atomic: start to `get_state` answered; baseline: `zot rpc`, start to `ping`", ms(a), ms(z), ratio(a, z))
+}
+
+func (b *bench) atomicStream() {
+	const deltas = 50_000
+	b.answer(deltas, " word")
+	measure := func(mode, end string) time.Duration {
+		var times []time.Duration
+		for range 5 {
+			c := b.serve(mode, "--no-tools")
+			t := time.Now()
+			c.send(`{"type":"prompt","message":"go"}`)
+			c.until(end)
+			times = append(times, time.Since(t))
+			c.end()
+		}
+		return median(times)
+	}
+	a, z := measure("--mode=rpc", `{"type":"agent_settled"`), measure("rpc", `{"type":"done"`)
+	rate := func(d time.Duration) string { return fmt.Sprintf("%.0f deltas/s", deltas/d.Seconds()) }
+	row("Atomic: 50,000 deltas by `message_update`; baseline: `zot rpc`, by `text_delta`", rate(a), rate(z), fmt.Sprintf("%.2f times", float64(z)/float64(a)))
+}
+
+// session writes a session of 20,000 entries and measures what it costs to have
+// it.
+func (b *bench) session() {
+	const entries = 20_000
+	path := filepath.Join(b.dir, "long.jsonl")
+	var s strings.Builder
+	s.WriteString(`{"type":"session","version":3,"id":"long","timestamp":"2026-01-01T00:00:00.000Z","cwd":"/"}` + "\n")
+	text := strings.Repeat("some words of a message ", 25)
+	parent := "null"
+	for i := range entries {
+		message := fmt.Sprintf(`{"role":"user","content":[{"type":"text","text":"%s"}],"timestamp":1}`, text)
+		if i%2 == 1 {
+			message = fmt.Sprintf(`{"role":"assistant","content":[{"type":"text","text":"%s"}],"api":"anthropic-messages","provider":"anthropic","model":"claude-sonnet-4-5","usage":{"input":1,"output":1,"cacheRead":0,"cacheWrite":0,"totalTokens":2,"cost":{"input":0,"output":0,"cacheRead":0,"cacheWrite":0,"total":0}},"stopReason":"stop","timestamp":1}`, text)
+		}
+		fmt.Fprintf(&s, `{"type":"message","id":"%08x","parentId":%s,"timestamp":"2026-01-01T00:00:00.000Z","message":%s}`+"\n", i+1, parent, message)
+		parent = fmt.Sprintf(`"%08x"`, i+1)
+	}
+	check(os.WriteFile(path, []byte(s.String()), 0o600))
+	var with, without, since []time.Duration
+	for range 11 {
+		for times, args := range map[*[]time.Duration][]string{&with: {"--session", path}, &without: nil} {
+			t := time.Now()
+			c := b.serve("--mode=rpc", args...)
+			c.send(`{"type":"get_state"}`)
+			c.until(`{"type":"response","command":"get_state"`)
+			*times = append(*times, time.Since(t))
+			if args != nil {
+				t = time.Now()
+				c.send(fmt.Sprintf(`{"type":"get_entries","since":"%08x"}`, entries-10))
+				c.until(`{"type":"response","command":"get_entries"`)
+				since = append(since, time.Since(t))
+			}
+			c.end()
+		}
+	}
+	w, n := median(with), median(without)
+	row(fmt.Sprintf("Atomic: start on a session of 20,000 entries (%.1f MB); baseline: on a new one", float64(s.Len())/1e6), ms(w), ms(n), "+"+ms(w-n))
+	row("`get_entries` with `since` there", ms(median(since)), "", "")
+}
