@@ -178,7 +178,7 @@ func (p *httpProvider) attempt(ctx context.Context, key string, r *request, a *a
 // answer reads a response: an error, or events.
 func (p *httpProvider) answer(g *guard, resp *http.Response, a *assembler, limits timeouts) error {
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(g, 1<<20))
+		text, _ := io.ReadAll(io.LimitReader(g, maxError))
 		pe := httpError(resp.StatusCode, resp.Header, text)
 		if resp.StatusCode == http.StatusNotFound {
 			pe.message += " (" + resp.Request.URL.Redacted() + ")"
@@ -518,8 +518,13 @@ func truncated() *providerError {
 	return &providerError{message: "the server closed the connection before the answer was complete", retry: true}
 }
 
+// maxError is how much of an error is looked at, which takes time.
+const maxError = 128 << 10
+
 // streamError is an error that a server reports with status 200.
-func streamError(data []byte) *providerError { return httpError(0, nil, data) }
+func streamError(data []byte) *providerError {
+	return httpError(0, nil, data[:min(len(data), maxError)])
+}
 
 // httpError is an error that a server reports: by an answer with a status other
 // than 200, or (status 0) inside of a stream.
