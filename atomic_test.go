@@ -546,7 +546,7 @@ func TestAtomicOverflowForEver(t *testing.T) {
 // and the next prompt works (R7, B3).
 func TestAtomicAbortSettles(t *testing.T) {
 	for name, c := range map[string]struct{ script, await string }{
-		"silent provider":       {"turn\nhang\n", "message_end"},
+		"silent provider":       {"turn\ntext half\nhang\n", "message_update"},
 		"stubborn command":      {"turn\ncall bash {\"command\":\"trap '' TERM; echo go; sleep 99 | cat\"}\n", "tool_execution_update"},
 		"long delay of a retry": {"turn\nerror 429 after=200s Slow down\n", "auto_retry_start"},
 	} {
