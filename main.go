@@ -596,17 +596,14 @@ func (s *setup) openSession() (err error) {
 		if path, err = findSession(s.sessions, o.sessionID); errors.Is(err, fs.ErrNotExist) {
 			path, err = "", nil
 		}
-	case o.again || o.resume:
+	case o.again:
+		path, err = newestSession(s.sessions)
+	case o.resume && o.mode != "": // else the terminal host asks
 		infos, err := listSessions(s.sessions)
 		if err != nil {
 			return err
 		}
-		if o.resume && o.mode != "" { // else the terminal host asks
-			return chooseSession(infos)
-		}
-		if len(infos) > 0 && !o.resume {
-			path = infos[0].path
-		}
+		return chooseSession(infos)
 	}
 	if err != nil {
 		return err
@@ -1061,7 +1058,11 @@ func (h *printHost) note(format string, values ...any) {
 // finish prints the answer and reports whether there was none.
 func (h *printHost) finish() (failed bool) {
 	if h.text != "" {
-		h.frame(true, func(dst []byte) []byte { return append(dst, strings.TrimSuffix(h.text, "\n")...) })
+		text := strings.TrimSuffix(h.text, "\n")
+		if f, ok := h.out.(*os.File); ok && isTerminal(f) { // which must not obey the model
+			text = visible(text)
+		}
+		h.frame(true, func(dst []byte) []byte { return append(dst, text...) })
 	} else if h.asked && !h.failed {
 		h.failed = true
 		h.note("zot: the model gave no answer")

@@ -833,6 +833,23 @@ func listSessions(dir string) (list []sessionInfo, err error) {
 	return list, err
 }
 
+// newestSession is the session file that was written last; "" when there is
+// none. Whether it can be read is seen when it is opened.
+func newestSession(dir string) (path string, err error) {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	var newest time.Time
+	for _, file := range files {
+		info, err := file.Info()
+		if err == nil && info.Mode().IsRegular() && filepath.Ext(file.Name()) == ".jsonl" && info.ModTime().After(newest) {
+			path, newest = filepath.Join(dir, file.Name()), info.ModTime()
+		}
+	}
+	return path, err
+}
+
 // eachSession calls f with the session files of a directory, oldest first.
 func eachSession(dir string, f func(path string, h header)) error {
 	files, err := os.ReadDir(dir)
