@@ -746,6 +746,9 @@ func (s *atomicServer) exclusively(c *atomicCommand, run func(*job) *Event) {
 	a, j := s.agent, (*job)(nil)
 	s.quiet(func() { j = a.addJob(nil, run) })
 	defer context.AfterFunc(c.ctx, func() { j.cancel(errAborted) })()
+	if c.ctx.Err() != nil { // AfterFunc may be later than the job
+		j.cancel(errAborted)
+	}
 	a.start()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -870,7 +873,7 @@ func (s *atomicServer) replace(c *atomicCommand, next *session, notes []string, 
 		old = s.agent.session
 		s.open(next, r)
 		if moves {
-			s.setup.cwd, s.setup.env.cwd = next.cwd, next.cwd
+			s.move(next.cwd)
 		}
 		for _, n := range notes {
 			s.view.note("warning", "zot", n)
@@ -880,6 +883,9 @@ func (s *atomicServer) replace(c *atomicCommand, next *session, notes []string, 
 	old.close()
 	return nil, errAnswered
 }
+
+// move changes the working directory. The agent is locked and idle.
+func (s *atomicServer) move(cwd string) { s.setup.cwd, s.setup.env.cwd = cwd, cwd }
 
 // open makes a session the agent's, with the model and the level that it was
 // left with, unless the flags name one. The agent is locked and idle.
@@ -918,7 +924,7 @@ func (s *atomicServer) newSession(c *atomicCommand) (any, error) {
 }
 
 func (s *atomicServer) switchSession(c *atomicCommand) (any, error) {
-	path, dir, cwd := c.opt("sessionPath"), c.opt("sessionDirectory"), c.opt("cwdOverride")
+	path, dir, cwd := s.setup.absolute(c.opt("sessionPath")), s.setup.absolute(c.opt("sessionDirectory")), s.setup.absolute(c.opt("cwdOverride"))
 	if cwd != "" && !isDir(cwd) {
 		c.keep(c.wrong("cwdOverride", "a directory"))
 	}
@@ -933,7 +939,10 @@ func (s *atomicServer) switchSession(c *atomicCommand) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	if path == s.agent.currentSession().path {
+	if open := s.agent.currentSession().path; path == open || sameFile(path, open) {
+		if cwd != "" {
+			s.quiet(func() { s.move(cwd) })
+		}
 		return json.RawMessage(notCancelled), nil
 	}
 	next, notes, err := openSession(path)
@@ -946,7 +955,7 @@ func (s *atomicServer) switchSession(c *atomicCommand) (any, error) {
 
 // importSession copies a session file into our directory and opens it.
 func (s *atomicServer) importSession(c *atomicCommand) (any, error) {
-	path := c.need("inputPath", "path", "sessionPath")
+	path := s.setup.absolute(c.need("inputPath", "path", "sessionPath"))
 	if c.err != nil {
 		return nil, c.err
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,8 +30,8 @@ func (t *tui) commands() []slashCommand {
 		{"compact", "", "replace the older part of the conversation by a summary", func(string) {
 			t.enqueue("/compact", func() { t.start(t.agent.compactJob) })
 		}},
-		{"clear", "", "begin anew, and forget the notes", func(string) { t.clear() }},
-		{"new", "", "begin a new session", func(string) { t.clear() }},
+		{"clear", "", "begin anew, in a new session", func(string) { t.clear() }},
+		{"new", "", "the same as /clear", func(string) { t.clear() }},
 		{"resume", "", "go on with another session", func(string) { t.chooseSession() }},
 		{"fork", "", "go back before a message, in a session of its own", func(string) { t.fork() }},
 		{"name", "[NAME]", "name the session", t.name},
@@ -59,6 +60,21 @@ func (t *tui) called() (list [][2]string) {
 		list = append(list, [2]string{"/skill:" + f.name, f.description})
 	}
 	return list
+}
+
+// meant is the command that a name almost is; "" when it is one, or is like none:
+// a prompt may begin with a path.
+func (t *tui) meant(name string) (nearest string) {
+	best := len(name)/3 + 1
+	for _, c := range t.called() {
+		if d := distance(name, c[0]); d < best {
+			nearest, best = c[0], d
+		}
+	}
+	if nearest == name {
+		return ""
+	}
+	return nearest
 }
 
 const keyHelp = `enter         send; while something runs: queue
@@ -176,8 +192,14 @@ func (t *tui) chooseReasoning(word string) {
 	t.pick = p
 }
 
-// open goes on with another session in the place of the open one.
-func (t *tui) open(next *session, notes []string, err error) bool {
+// open goes on with another session in the place of the open one. It is not
+// made while something runs: that belongs to the open one.
+func (t *tui) open(another func() (*session, []string, error)) bool {
+	if t.busy {
+		t.fail(errBusy)
+		return false
+	}
+	next, notes, err := another()
 	if err != nil {
 		t.fail(err)
 		return false
@@ -244,7 +266,11 @@ func (t *tui) chooseSession() {
 		}
 		text := strings.Join(strings.Fields(cmp.Or(n.name, n.summary, n.firstMessage, n.id)), " ")
 		p.items = append(p.items, item{shorten(text, 200), fmt.Sprintf("%s, %d messages", n.modified.Local().Format("2006-01-02 15:04"), n.messages),
-			func() { t.open(openSession(n.path)) }})
+			func() { t.open(func() (*session, []string, error) { return openSession(n.path) }) }})
+	}
+	if len(p.items) == 0 {
+		t.say("there is no other session of this directory")
+		return
 	}
 	t.pick = p
 }
@@ -259,11 +285,18 @@ func (t *tui) fork() {
 	p := &picker{title: "Fork before"}
 	for _, point := range slices.Backward(s.forkPoints()) {
 		p.items = append(p.items, item{shorten(strings.Join(strings.Fields(point.text), " "), 200), "", func() {
-			next, text, err := s.fork(point.entryID)
-			if t.open(next, nil, err) {
+			text := ""
+			if t.open(func() (next *session, _ []string, err error) {
+				next, text, err = s.fork(point.entryID)
+				return next, nil, err
+			}) {
 				t.editor.set(text)
 			}
 		}})
+	}
+	if len(p.items) == 0 {
+		t.say("there is no message to go back before")
+		return
 	}
 	t.pick = p
 }
@@ -298,11 +331,13 @@ func (t *tui) export(path string) {
 // clear begins anew. The session begins anew, too: what is forgotten must not
 // come back with it.
 func (t *tui) clear() {
-	next, err := newSession(t.sessions, t.cwd, "", "")
-	if err == nil {
-		err = t.agent.begin(next)
-	}
-	if t.open(next, nil, err) {
+	if t.open(func() (*session, []string, error) {
+		next, err := newSession(t.sessions, t.cwd, "", "")
+		if err == nil {
+			err = t.agent.begin(next)
+		}
+		return next, nil, err
+	}) {
 		t.failures = nil
 		t.gap()
 		t.print("", "The conversation begins anew.", asMuted)
@@ -532,15 +567,17 @@ func loadHistory(path string) (list []string) {
 		return nil
 	}
 	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	lines := bufio.NewReader(f)
+	for {
+		line, err := inputLine(lines)
+		if line == nil && err == nil {
+			return list[max(0, len(list)-maxHistory):]
+		}
 		var text string
-		if json.Unmarshal(lines.Bytes(), &text) == nil && text != "" {
+		if json.Unmarshal(line, &text) == nil && text != "" {
 			list = append(list, text)
 		}
 	}
-	return list[max(0, len(list)-maxHistory):]
 }
 
 // saveHistory adds an entry. Without it nothing is lost but the memory of it.
@@ -552,4 +589,45 @@ func saveHistory(path, text string) {
 	}
 	f.Write(append(appendString(nil, text), '\n'))
 	f.Close()
+}
+
+// askAboutProject asks whether to start the extensions that a project brought
+// along. The answer holds for these extensions of this directory; it is kept in
+// $ZOT_HOME/projects.json.
+func (s *setup) askAboutProject(in io.Reader, out io.Writer) error {
+	var names []string
+	for _, e := range s.exts {
+		if e.scope == "project" && e.runs() {
+			names = append(names, e.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	path := filepath.Join(s.home, "projects.json")
+	var known map[string]struct {
+		Extensions []string `json:"extensions"`
+		Start      bool     `json:"start"`
+	}
+	if err := readJSONFile(path, &known); err != nil {
+		return err
+	}
+	answer := known[s.cwd]
+	if !slices.Equal(answer.Extensions, names) {
+		fmt.Fprintf(out, "Extensions in .zot/extensions here: %s.\nThey are programs, with all your rights. Start them, now and later? y or n › ", strings.Join(names, ", "))
+		line, err := bufio.NewReader(in).ReadString('\n')
+		if err != nil {
+			return fmt.Errorf("no answer about the extensions of this directory (--approve and --no-approve answer, too): %w", err)
+		}
+		line = strings.ToLower(strings.TrimSpace(line))
+		answer.Extensions, answer.Start = names, line == "y" || line == "yes"
+		if err := editJSONFile(path, func(o object) { o[s.cwd] = encode(answer) }); err != nil {
+			return err
+		}
+	}
+	if s.approve = &answer.Start; !answer.Start {
+		s.exts = s.places().find()
+		s.warnings = append(s.warnings, s.readSkills(s.exts)...)
+	}
+	return nil
 }

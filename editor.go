@@ -62,6 +62,11 @@ func parseKey(b []byte) (k key, n int) {
 	switch c := b[0]; {
 	case c == 0x1b && len(b) == 1:
 		return k, 0
+	case bytes.HasPrefix(b, []byte("\x1b[[")): // F1 to F5 of the Linux console
+		if len(b) > 3 {
+			n = 4
+		}
+		return k, n
 	case c == 0x1b && (b[1] == '[' || b[1] == 'O'):
 		end := 2
 		for end < len(b) && b[end] < '@' {
@@ -233,11 +238,23 @@ type editorRow struct {
 	from, to int // the bytes of the text
 }
 
-// rows breaks the text into rows; row and col are the cursor's. A column stays
-// free for the cursor.
+// nearby is how many lines above and below the cursor are made into rows: more
+// than a terminal shows, and not all, because each key makes them anew.
+const nearby = 200
+
+// rows breaks the text around the cursor into rows; row and col are the
+// cursor's. A column stays free for the cursor.
 func (e *editor) rows(width int) (rows []editorRow, row, col int) {
-	start := 0
-	for line := range strings.SplitSeq(e.text, "\n") {
+	start, end := e.lineStart(), e.lineEnd()
+	for range nearby {
+		start = strings.LastIndexByte(e.text[:max(start-1, 0)], '\n') + 1
+		if n := strings.IndexByte(e.text[min(end+1, len(e.text)):], '\n'); n >= 0 {
+			end += 1 + n
+		} else {
+			end = len(e.text)
+		}
+	}
+	for line := range strings.SplitSeq(e.text[start:end], "\n") {
 		broken := wrap(appendCells(nil, line, asPlain, start), width-1, 0, false)
 		for i, cells := range broken {
 			r := editorRow{cells: cells, from: start, to: start + len(line)}

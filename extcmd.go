@@ -37,13 +37,13 @@ var extVerbs = []struct {
 	name, args, flag, help string
 	run                    func(word string, on bool) error
 }{
-	{"list", "", "--json", "list installed extensions and their state", extList},
-	{"doctor", "[<dir|name>]", "--json", "start all extensions, or one, and tell what is wrong", extDoctor},
+	{"list", "", "[--json]", "list installed extensions and their state", extList},
+	{"doctor", "[<dir|name>]", "[--json]", "start all extensions, or one, and tell what is wrong", extDoctor},
 	{"install", "<path|git-url>", "", "copy or clone an extension into $ZOT_HOME/extensions", extInstall},
 	{"remove", "<name>", "", "delete an installed extension and its data", extRemove},
 	{"enable", "<name>", "", "switch an installed extension on", func(name string, _ bool) error { return extSwitch(name, true) }},
 	{"disable", "<name>", "", "switch it off without removing it", func(name string, _ bool) error { return extSwitch(name, false) }},
-	{"logs", "<name>", "-f", "print its log; -f goes on as it grows", extLogs},
+	{"logs", "<name>", "[-f]", "print its log; -f goes on as it grows", extLogs},
 }
 
 // extMain is zot ext. It returns the exit code.
@@ -69,7 +69,7 @@ func extMain(args []string) int {
 			case a == "--": // the rest are words
 				plain = true
 			default:
-				on, bad = true, bad || a != v.flag
+				on, bad = true, bad || a != strings.Trim(v.flag, "[]")
 			}
 		}
 		needs, takes := strings.HasPrefix(v.args, "<"), v.args != ""
@@ -94,7 +94,7 @@ func extMain(args []string) int {
 func extHelp(w io.Writer) {
 	fmt.Fprint(w, "zot ext manages extensions.\n\n")
 	for _, v := range extVerbs {
-		fmt.Fprintf(w, "  zot ext %-28s %s\n", strings.Join(strings.Fields(v.name+" "+v.args+" "+v.flag), " "), v.help)
+		fmt.Fprintf(w, "  zot ext %-30s %s\n", strings.Join(strings.Fields(v.name+" "+v.args+" "+v.flag), " "), v.help)
 	}
 	fmt.Fprint(w, "\nBehind -- a word may begin with a hyphen. Exit codes: 0 all is well, 1 it failed or\ndoctor found a problem, 2 bad usage.\n")
 }

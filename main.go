@@ -146,6 +146,7 @@ func (o *options) flagGroups() []flagGroup {
 			{"ext", "e", "DIR", "load the extension in this directory, for this run; repeatable", &o.exts},
 			{"no-ext", "", "", "load no installed extensions", &o.noExt},
 			{"no-approve", "", "", "leave out the extensions in the project's .zot/extensions", approve(false)},
+			{"no-themes", "", "", "without effect: other programs pass it", new(bool)},
 			{"approve", "", "", "load them, whatever config.json says", approve(true)},
 		}},
 	}
@@ -298,7 +299,7 @@ func (o *options) findFlag(arg string) (flag, error) {
 	name := strings.TrimLeft(arg, "-")
 	name = cmp.Or(aliases[name], name)
 	long := strings.HasPrefix(arg, "--")
-	nearest, best := "", min(4, len(name)/3+2) // the longer, the more slips
+	nearest, best := "", min(4, len(name)/2+1) // the longer, the more slips
 	for _, g := range o.flagGroups() {
 		for _, f := range g.flags {
 			if long && f.name == name || !long && f.short == name {
@@ -470,11 +471,9 @@ func newSetup(o *options) (*setup, error) {
 		return nil, err
 	}
 	for _, dir := range o.exts { // it may be a guard: nothing runs without it
-		if !filepath.IsAbs(dir) {
-			dir = filepath.Join(s.cwd, dir)
-		}
+		dir = s.absolute(dir)
 		if _, err := os.Stat(filepath.Join(dir, "extension.json")); err != nil {
-			return nil, fmt.Errorf("--ext: there is no extension.json in %s: name the directory of an extension", dir)
+			return nil, fmt.Errorf("there is no extension.json in %s: name the directory of an extension", dir)
 		}
 	}
 	s.exts = s.places().find()
@@ -532,14 +531,21 @@ func (s *setup) chooseModel() (err error) {
 	}
 	name := cmp.Or(provider, s.config.Provider, owner(all, cmp.Or(id, s.config.Model)), s.firstWithKey(all))
 	if s.provider, err = all.provider(name); err != nil {
+		if provider == "" {
+			return s.inDefaults(err)
+		}
 		return err
 	}
-	if id == "" && (name == s.config.Provider || name == owner(all, s.config.Model)) {
+	isDefault := id == "" && s.config.Model != "" && (name == s.config.Provider || name == owner(all, s.config.Model))
+	if isDefault {
 		id = s.config.Model
 	}
 	id = cmp.Or(id, s.provider.Default)
 	m, err := s.provider.model(id)
 	if err != nil {
+		if isDefault {
+			return s.inDefaults(err)
+		}
 		if p := owner(all, id); p != "" {
 			return fmt.Errorf("model %s belongs to provider %s: add --provider %[2]s", id, p)
 		}
@@ -554,6 +560,11 @@ func (s *setup) chooseModel() (err error) {
 		o.reasoning = cmp.Or(s.restored.level, level, o.reasoning)
 	}
 	return nil
+}
+
+// inDefaults says of an error where what is wrong stands: nobody typed it.
+func (s *setup) inDefaults(err error) error {
+	return fmt.Errorf("the defaults in %s (config.json, settings.json): %w", s.home, err)
 }
 
 // restoredModel is the model that a session was left with; nil when the flags
@@ -656,12 +667,17 @@ func (a *Agent) begin(s *session) error {
 // findSession finds a session by its file, its id or the beginning of its id.
 func (s *setup) findSession(ref string) (string, error) {
 	if strings.ContainsAny(ref, `/\`) || strings.HasSuffix(ref, ".jsonl") {
-		if !filepath.IsAbs(ref) {
-			ref = filepath.Join(s.cwd, ref)
-		}
-		return ref, nil
+		return s.absolute(ref), nil
 	}
 	return findSession(s.sessions, ref)
+}
+
+// absolute is a path that a client or a flag gave; "" stays "".
+func (s *setup) absolute(path string) string {
+	if path != "" && !filepath.IsAbs(path) {
+		path = filepath.Join(s.cwd, path)
+	}
+	return path
 }
 
 // chooseSession says which sessions there are, where nobody can be asked.
@@ -906,6 +922,9 @@ func run(o *options, token string) {
 		}
 	}
 	s, err := newSetup(o)
+	if err == nil && o.mode == "" && s.approve == nil {
+		err = s.askAboutProject(os.Stdin, os.Stdout)
+	}
 	if err != nil {
 		fail(err)
 	}
@@ -1108,13 +1127,17 @@ func (p *process) exit(code int) {
 func (p *process) stop(code int) {
 	p.once.Do(func() {
 		p.cancel(errShutdown)
-		p.leave()
-		killed, idle := make(chan struct{}), make(chan struct{})
+		left, killed, idle := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		go func() { p.leave(); close(left) }()
 		go func() { killAllGroups(250 * time.Millisecond); close(killed) }()
 		go func() { p.agent.worker.Wait(); close(idle) }()
-		select {
-		case <-idle:
-		case <-time.After(500 * time.Millisecond):
+		limit, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		defer cancel()
+		for _, done := range []chan struct{}{left, idle} {
+			select {
+			case <-done:
+			case <-limit.Done():
+			}
 		}
 		<-killed
 		p.out.close(150 * time.Millisecond)

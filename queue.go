@@ -5,7 +5,9 @@
 //   - A message is in the session before its acceptance is told, and leaves the
 //     session's queue with the record that delivers or drops it.
 //   - Each change of a queue is told (queue_update).
-//   - After a run that failed or was aborted nothing is delivered unasked.
+//   - After a run that failed or was aborted nothing is delivered unasked. Who
+//     asks: a prompt, an abort command (what is queued goes on behind its
+//     response), start_pending_recovery; after a failure also a new message.
 package main
 
 import "fmt"

@@ -109,8 +109,8 @@ func newUUID(now time.Time) string {
 // becomes a new session, whose cwd the caller sets. The notes tell the user
 // what is wrong with the file.
 func openSession(path string) (s *session, notes []string, err error) {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // opening a FIFO would wait
-		return nil, nil, fmt.Errorf("session: %s is not a regular file", path)
+	if err := checkRegular(path); err != nil {
+		return nil, nil, err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -124,6 +124,21 @@ func openSession(path string) (s *session, notes []string, err error) {
 		return nil, nil, fmt.Errorf("session %s: %w", path, err)
 	}
 	return s, notes, nil
+}
+
+// checkRegular: opening a FIFO would wait for ever, and a device may have no end.
+func checkRegular(path string) error {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("session: %s is not a regular file", path)
+	}
+	return nil
+}
+
+// sameFile reports whether two paths name one file.
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err == nil && err2 == nil && os.SameFile(x, y)
 }
 
 func loadSession(f *os.File, path string) (s *session, notes []string, err error) {
@@ -967,13 +982,20 @@ func (s *session) backup(kind string) (path string, err error) {
 	return path, copyFile(s.path, path)
 }
 
-// importSession copies a session file into dir and opens the copy.
+// importSession copies a session file into dir and opens the copy. What is no
+// session is not copied.
 func importSession(from, dir string) (s *session, notes []string, err error) {
-	path := filepath.Join(dir, filepath.Base(from))
+	path := filepath.Join(dir, strings.TrimSuffix(filepath.Base(from), ".jsonl")+".jsonl")
 	if dir == "" {
 		return nil, nil, errors.New("there is no directory for sessions (--no-session)")
 	}
-	if path != from {
+	if !sameFile(path, from) {
+		if err := checkRegular(from); err != nil {
+			return nil, nil, err
+		}
+		if _, err := readHeader(from); err != nil {
+			return nil, nil, fmt.Errorf("session %s: %w", from, err)
+		}
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, nil, err
 		}

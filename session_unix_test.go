@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,4 +62,26 @@ func TestSessionDiskFull(t *testing.T) {
 	again, notes := open(t, s.path)
 	same(t, "notes", notes, []string(nil))
 	same(t, "context", said(again), []string{"user:one", "user:two"})
+}
+
+// TestSessionNoFile: a FIFO and a device are refused; opening one would wait for
+// ever, or fill the disk.
+func TestSessionNoFile(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo.jsonl")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Skip(err)
+	}
+	store := filepath.Join(dir, "store")
+	for _, path := range []string{fifo, "/dev/zero", dir} {
+		if _, _, err := openSession(path); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("open %s: %v", path, err)
+		}
+		if _, _, err := importSession(path, store); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("import %s: %v", path, err)
+		}
+	}
+	if left, _ := os.ReadDir(store); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
 }

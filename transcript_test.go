@@ -490,6 +490,28 @@ func (named names) match(want, got any) bool {
 	return reflect.DeepEqual(want, got)
 }
 
+// put writes a file with its mode and directories.
+func put(t testing.TB, path, text string, mode fs.FileMode) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, []byte(text), 0o600)
+	}
+	if err := errors.Join(err, os.Chmod(path, mode)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// limit is how long something may take before a test says that a promise of so
+// much time is broken. Machines are noisy, so that is four times as long, unless
+// ZOT_EXACT_TIMES is set.
+func limit(promise time.Duration) time.Duration {
+	if os.Getenv("ZOT_EXACT_TIMES") != "" {
+		return promise
+	}
+	return 4 * promise
+}
+
 // TestFaults checks that each test and transcript that testdata/FAULTS.txt names
 // exists.
 func TestFaults(t *testing.T) {
@@ -526,26 +548,4 @@ func TestFaults(t *testing.T) {
 	if len(ids) != 95 {
 		t.Errorf("%d faults, want 95", len(ids))
 	}
-}
-
-// put writes a file with its mode and directories.
-func put(t testing.TB, path, text string, mode fs.FileMode) {
-	t.Helper()
-	err := os.MkdirAll(filepath.Dir(path), 0o755)
-	if err == nil {
-		err = os.WriteFile(path, []byte(text), 0o600)
-	}
-	if err := errors.Join(err, os.Chmod(path, mode)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// limit is how long something may take before a test says that a promise of so
-// much time is broken. Machines are noisy, so that is four times as long, unless
-// ZOT_EXACT_TIMES is set.
-func limit(promise time.Duration) time.Duration {
-	if os.Getenv("ZOT_EXACT_TIMES") != "" {
-		return promise
-	}
-	return 4 * promise
 }

@@ -286,15 +286,17 @@ func (t *tui) readKeys(to chan<- []byte) {
 	}
 }
 
-// close gives the terminal back as it was, at the latest after a moment. Any
-// goroutine may call it.
+// close gives the terminal back as it was, without the owner if that does not
+// answer in a moment. Any goroutine may call it. It does not return while the
+// terminal takes nothing (ctrl+s, a connection that stands still).
 func (t *tui) close() {
 	select {
 	case <-t.ended:
+		t.restore()
 	case <-time.After(150 * time.Millisecond):
+		t.restore() // first: what follows may wait for ever
 		t.out.WriteString(leaveModes + "\r\n")
 	}
-	t.restore()
 }
 
 // post has something done by the owner.
@@ -651,13 +653,17 @@ func (t *tui) expire() bool {
 // turn.
 func (t *tui) enter(text string) {
 	t.notes = nil
-	if name, args, found := strings.Cut(text, " "); strings.HasPrefix(text, "/") {
-		_ = found
+	if name, args, _ := strings.Cut(text, " "); strings.HasPrefix(text, "/") {
 		for _, c := range t.commands() {
 			if "/"+c.name == name {
 				c.run(strings.TrimSpace(args))
 				return
 			}
+		}
+		if meant := t.meant(name); meant != "" {
+			t.editor.set(text)
+			t.fail(fmt.Errorf("there is no command %s: did you mean %s?", name, meant))
+			return
 		}
 	}
 	if command, isShell := strings.CutPrefix(text, "!"); isShell && strings.TrimSpace(command) != "" {
@@ -716,13 +722,11 @@ func (t *tui) images(text string) (images [][]byte) {
 		if !ok || !slices.Contains([]string{".png", ".jpg", ".jpeg", ".gif", ".webp"}, strings.ToLower(filepath.Ext(path))) {
 			continue
 		}
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(t.cwd, path)
-		}
+		path = t.absolute(path)
 		if info, err := regular(path); err != nil || info.Size() > imageMax {
-			t.fail(fmt.Errorf("%s is not attached: %w", path, cmp.Or(err, errors.New("it is too large"))))
+			t.fail(fmt.Errorf("%s is not attached: %w", word, cmp.Or(err, errors.New("it is too large"))))
 		} else if data, err := os.ReadFile(path); err != nil {
-			t.fail(fmt.Errorf("%s is not attached: %w", path, err))
+			t.fail(fmt.Errorf("%s is not attached: %w", word, err))
 		} else {
 			images = append(images, data)
 		}
@@ -895,7 +899,11 @@ func (t *tui) answerAsk(k key) {
 		}
 		return
 	}
-	switch strings.ToLower(k.text) {
+	answer := "" // keys alone: what is pasted, or means something else with alt, allows nothing
+	if k.name == "rune" {
+		answer = strings.ToLower(k.text)
+	}
+	switch answer {
 	case "y":
 		t.decide(decision{word: "allow"})
 	case "t":

@@ -582,6 +582,62 @@ func TestLongAnswer(t *testing.T) {
 	}
 }
 
+// TestTerminalTakesNothing: a signal ends zot and its tools also while the
+// terminal takes no output (ctrl+s, a connection that stands still).
+func TestTerminalTakesNothing(t *testing.T) {
+	dir := t.TempDir()
+	p := startTerminal(t, dir, 80, 24, nil, "--provider", "script")
+	p.awaitText("›")
+	p.keys("!echo $$ > pid; exec sleep 300<enter>")
+	child := awaitPID(t, dir)
+	p.screen.mu.Lock() // nothing is read any more
+	p.keys(strings.Repeat("/help<enter>", 200))
+	time.Sleep(time.Second) // it writes until it can not: this is the case to show
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	await(t, func() bool { return syscall.Kill(p.cmd.Process.Pid, 0) != nil })
+	p.screen.mu.Unlock()
+	p.exit(128 + int(syscall.SIGTERM))
+	if syscall.Kill(child, 0) == nil {
+		t.Error("the command outlived us")
+	}
+}
+
+// TestLongText: a long text is as quick to edit as a short one, because only
+// what is near the cursor is made into rows; the cursor reaches all of it.
+func TestLongText(t *testing.T) {
+	var e editor
+	e.insert(strings.Repeat("line\n", 100_000))
+	rows, row, _ := e.rows(80)
+	if len(rows) != nearby+1 || row != nearby || rows[row].from != len(e.text) {
+		t.Errorf("at the end: %d rows, the cursor in row %d", len(rows), row)
+	}
+	for range 300 {
+		e.vertical(-1, 80)
+	}
+	if want := len(e.text) - 300*len("line\n"); e.at != want {
+		t.Errorf("300 rows up the cursor is at %d, not %d", e.at, want)
+	}
+	if rows, row, _ = e.rows(80); len(rows) != 2*nearby+1 || rows[row].from != e.at {
+		t.Errorf("in the middle: %d rows", len(rows))
+	}
+	e.at = 0
+	if rows, row, _ = e.rows(80); rows[row].from != 0 || e.vertical(-1, 80) {
+		t.Errorf("at the beginning: row %d begins at %d", row, rows[row].from)
+	}
+}
+
+// TestHistory: entries are remembered, also behind one of any size.
+func TestHistory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.jsonl")
+	entries := []string{"one", strings.Repeat("two\n", 1<<19), "three"}
+	for _, e := range entries {
+		saveHistory(path, e)
+	}
+	if got := loadHistory(path); !slices.Equal(got, entries) {
+		t.Errorf("%d entries came back of %d", len(got), len(entries))
+	}
+}
+
 // TestColors: a theme changes them, NO_COLOR turns them off.
 func TestColors(t *testing.T) {
 	colors := func(env ...string) map[string]bool {
@@ -615,7 +671,7 @@ func TestColors(t *testing.T) {
 
 // TestKeyReader: keys are the same however their bytes are cut.
 func TestKeyReader(t *testing.T) {
-	input := "aé日\r\x1b\r\x1b[A\x1b[1;5D\x1bOH\x1b[3~\x1bb\x1b[200~two\rlines\x1b[B\x1b[201~\x7f\x03\x1f\x1b[99;99X\x1b[13;2u\x1b\x1b[Bz"
+	input := "aé日\r\x1b\r\x1b[A\x1b[1;5D\x1bOH\x1b[3~\x1bb\x1b[200~two\rlines\x1b[B\x1b[201~\x7f\x03\x1f\x1b[99;99X\x1b[[A\x1b[13;2u\x1b\x1b[Bz"
 	want := []key{{"rune", "a"}, {"rune", "é"}, {"rune", "日"}, {name: "enter"}, {name: "alt+enter"}, {name: "up"}, {name: "ctrl+left"}, {name: "home"},
 		{name: "delete"}, {"alt+b", "b"}, {"paste", "two\rlines\x1b[B"}, {name: "backspace"}, {name: "ctrl+c"}, {name: "ctrl+_"},
 		{name: "shift+enter"}, {name: "esc"}, {name: "down"}, {"rune", "z"}}

@@ -108,9 +108,9 @@ func (t *tui) viewEditor() (rows []string, row, col int) {
 func (t *tui) editorRows(e *editor, limit int) (rows []string, row, col int) {
 	all, row, col := e.rows(t.screen.width - 2)
 	first := max(0, min(row-limit/2, len(all)-limit))
-	for i, r := range all[first:min(first+limit, len(all))] {
+	for _, r := range all[first:min(first+limit, len(all))] {
 		mark := "  "
-		if first+i == 0 {
+		if r.from == 0 {
 			mark = "› "
 		}
 		rows = append(rows, t.screen.theme.row(append(appendCells(nil, mark, asAccent, 0), r.cells...), 0))
