@@ -127,6 +127,7 @@ func (o *options) flagGroups() []flagGroup {
 			{"skill", "", "PATH", "also load the skills there; repeatable", &o.skillPaths},
 			{"prompt-template", "", "PATH", "also load the prompt templates there; repeatable", &o.templatePaths},
 			{"no-prompt-templates", "", "", "leave out all prompt templates but those named", &o.noTemplates},
+			{"no-themes", "", "", "accepted, because clients pass it: there are none", new(bool)},
 			{"with-skills", "", "", "also load the skills under $ZOT_HOME and the home directory", &o.withSkills},
 			{"stdin", "", "", "with -p and --json: wait for piped input, however late it comes", &o.stdin},
 		}},

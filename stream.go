@@ -519,7 +519,7 @@ func truncated() *providerError {
 }
 
 // maxError is how much of an error is looked at, which takes time.
-const maxError = 128 << 10
+const maxError = 64 << 10
 
 // streamError is an error that a server reports with status 200.
 func streamError(data []byte) *providerError {
