@@ -64,7 +64,7 @@ type options struct {
 	noYolo, yolo              bool
 	confirmTimeout            time.Duration
 	exts                      []string
-	noExt                     bool
+	noExt, noThemes           bool
 	approve                   *bool // use what the project brought along
 	noAutoCompact             bool
 	stdin                     bool
@@ -127,7 +127,6 @@ func (o *options) flagGroups() []flagGroup {
 			{"skill", "", "PATH", "also load the skills there; repeatable", &o.skillPaths},
 			{"prompt-template", "", "PATH", "also load the prompt templates there; repeatable", &o.templatePaths},
 			{"no-prompt-templates", "", "", "leave out all prompt templates but those named", &o.noTemplates},
-			{"no-themes", "", "", "accepted, because clients pass it: there are none", new(bool)},
 			{"with-skills", "", "", "also load the skills under $ZOT_HOME and the home directory", &o.withSkills},
 			{"stdin", "", "", "with -p and --json: wait for piped input, however late it comes", &o.stdin},
 		}},
@@ -146,8 +145,8 @@ func (o *options) flagGroups() []flagGroup {
 			{"ext", "e", "DIR", "load the extension in this directory, for this run; repeatable", &o.exts},
 			{"no-ext", "", "", "load no installed extensions", &o.noExt},
 			{"no-approve", "", "", "leave out the extensions in the project's .zot/extensions", approve(false)},
-			{"no-themes", "", "", "without effect: other programs pass it", new(bool)},
 			{"approve", "", "", "load them, whatever config.json says", approve(true)},
+			{"no-themes", "", "", "in the terminal: the plain colours, no theme", &o.noThemes},
 		}},
 	}
 }

@@ -200,6 +200,9 @@ func newTUI(s *setup, in, out *os.File) (*tui, error) {
 // extension that brings some.
 func (t *tui) loadTheme() {
 	t.screen.theme = defaultTheme
+	if t.noThemes {
+		return
+	}
 	paths := []string{filepath.Join(t.home, "theme.json")}
 	for _, e := range t.exts {
 		if e.inUse() {
