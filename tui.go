@@ -663,7 +663,8 @@ func (t *tui) enter(text string) {
 				return
 			}
 		}
-		if meant := t.meant(name); meant != "" {
+		// An extension that is still starting may have it.
+		if meant := t.meant(name); meant != "" && len(t.agent.ext.starting()) == 0 {
 			t.editor.set(text)
 			t.fail(fmt.Errorf("there is no command %s: did you mean %s?", name, meant))
 			return
