@@ -93,7 +93,8 @@ type proc struct {
 	stderr *lockedBuffer
 	code   int
 	done   chan struct{}
-	asked  int // commands of ask
+	asked  int    // commands of ask
+	last   string // the last line that came
 }
 
 type lockedBuffer struct {
@@ -201,9 +202,10 @@ func (p *proc) line() string {
 		if !strings.HasSuffix(l, "\n") {
 			p.t.Fatalf("the output ends in half a line: %q", l)
 		}
-		return strings.TrimSuffix(l, "\n")
+		p.last = strings.TrimSuffix(l, "\n")
+		return p.last
 	case <-time.After(patience):
-		p.t.Fatalf("nothing came in %v\nstderr: %s", patience, p.stderr)
+		p.t.Fatalf("nothing came in %v behind %s\nstderr: %s", patience, p.last, p.stderr)
 		return ""
 	}
 }
