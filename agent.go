@@ -23,7 +23,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 )
 
 // Message is one entry of the transcript, in no provider's format. A message
@@ -475,6 +474,19 @@ func (a *Agent) resume(s *session, r restored) {
 	a.queues[steering].messages, a.queues[followUp].messages, a.held = nil, nil, nil
 }
 
+// begin notes in a new session what it is begun with.
+func (a *Agent) begin(s *session) error {
+	if s.leafID() != "" {
+		return nil
+	}
+	c := a.currentChoice()
+	_, err := s.append("model_change", `"provider":?,"modelId":?`, c.model.Provider, c.model.ID)
+	if err == nil {
+		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(c.model, c.reasoning))
+	}
+	return err
+}
+
 func (a *Agent) currentSession() *session {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -548,17 +560,12 @@ func (a *Agent) setModel(m *Model, p provider) {
 // reader: it takes time. The command of an extension may take its place.
 func (a *Agent) prompt(text string, images [][]byte) func(*job) *Event {
 	return func(j *job) *Event {
-		done := &Event{Type: "done", ID: j.id}
-		if strings.HasPrefix(text, "/") {
-			a.ext.wait(j.ctx)
-			end := strings.IndexFunc(text+" ", unicode.IsSpace)
-			if c := a.ext.command(text[1:end]); c != nil && j.ctx.Err() == nil {
-				if text = c.invoke(j.ctx, strings.TrimSpace(text[end:])); j.ctx.Err() != nil {
-					return a.broken(j, nil, nil, errAborted)
-				}
-				if strings.TrimSpace(text) == "" {
-					return done
-				}
+		if c, args := a.ext.called(j.ctx, text); c != nil && j.ctx.Err() == nil {
+			if text = c.invoke(j.ctx, args); j.ctx.Err() != nil {
+				return a.broken(j, nil, nil, errAborted)
+			}
+			if strings.TrimSpace(text) == "" {
+				return &Event{Type: "done", ID: j.id}
 			}
 		}
 		return a.answer(j, &Message{Role: "user", Content: promptBlocks(j.ctx, text, images), Time: time.Now()})
@@ -716,7 +723,8 @@ func isHollow(m *Message) bool {
 
 // callModel makes one model call, with retries as long as nothing arrived, a
 // compaction when the context is too large, and another try without images
-// when one was refused. m is never nil; shown is what may be shown of it.
+// when one was refused. shown is what may be shown of m; with an error both may
+// be nil.
 func (a *Agent) callModel(j *job) (m, shown *Message, err error) {
 	if err := a.compactIfNear(j); err != nil {
 		return nil, nil, err

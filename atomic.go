@@ -23,7 +23,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 )
 
 // atomicServer answers the commands of the Atomic protocol.
@@ -271,7 +270,7 @@ func (s *atomicServer) prompt(c *atomicCommand) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	if r, args := s.extensionCommand(c.ctx, text); r != nil {
+	if r, args := s.agent.ext.called(c.ctx, text); r != nil {
 		if text = r.invoke(c.ctx, args); strings.TrimSpace(text) == "" {
 			return json.RawMessage(`{"disposition":"handled"}`), nil
 		}
@@ -300,16 +299,6 @@ func (s *atomicServer) prompt(c *atomicCommand) (any, error) {
 	return nil, errAnswered
 }
 
-// extensionCommand finds the extension command that a text calls.
-func (s *atomicServer) extensionCommand(ctx context.Context, text string) (r *registration, args string) {
-	if !strings.HasPrefix(text, "/") {
-		return nil, ""
-	}
-	s.agent.ext.wait(ctx)
-	end := strings.IndexFunc(text+" ", unicode.IsSpace)
-	return s.agent.ext.command(text[1:end]), strings.TrimSpace(text[end:])
-}
-
 // message is a user message made from what a client sent.
 func (s *atomicServer) message(ctx context.Context, text string, images [][]byte) (*Message, error) {
 	text, err := expand(text, *s.setup.skills.Load(), s.setup.templates)
@@ -322,7 +311,7 @@ func (s *atomicServer) steer(c *atomicCommand) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r, _ := s.extensionCommand(c.ctx, text); r != nil {
+	if r, _ := s.agent.ext.called(c.ctx, text); r != nil {
 		return nil, fmt.Errorf("extension command %q cannot be queued: use prompt, which runs it at once", "/"+r.name)
 	}
 	m, err := s.message(c.ctx, text, images)
@@ -866,12 +855,11 @@ func (s *atomicServer) abortBash(c *atomicCommand) (any, error) {
 func (s *atomicServer) replace(c *atomicCommand, next *session, notes []string, data json.RawMessage) (any, error) {
 	s.quiet(nil)
 	s.takeNotes()
-	r := next.restore()
+	open, moves := s.opening(next), isDir(next.cwd)
 	var old *session
-	moves := isDir(next.cwd)
 	s.quiet(func() {
 		old = s.agent.session
-		s.open(next, r)
+		open()
 		if moves {
 			s.move(next.cwd)
 		}
@@ -887,22 +875,15 @@ func (s *atomicServer) replace(c *atomicCommand, next *session, notes []string, 
 // move changes the working directory. The agent is locked and idle.
 func (s *atomicServer) move(cwd string) { s.setup.cwd, s.setup.env.cwd = cwd, cwd }
 
-// open makes a session the agent's, with the model and the level that it was
-// left with, unless the flags name one. The agent is locked and idle.
-func (s *atomicServer) open(next *session, r restored) {
-	a := s.agent
-	queued := a.pending()
-	if a.resume(next, r); queued > 0 {
-		a.queueChanged()
-	}
-	s.pending, s.recovery = r.pending, nil
-	if s.setup.flagLevel == "" {
-		a.reasoning = cmp.Or(r.level, a.reasoning)
-	}
-	if m := s.setup.restoredModel(r); m != nil {
-		if client, err := s.setup.client(m); err == nil {
-			a.setModel(m, client)
+// opening prepares to make a session the agent's, see reopen.
+func (s *atomicServer) opening(next *session) (open func()) {
+	r, change := s.setup.reopen(s.agent, next)
+	return func() {
+		queued := s.agent.pending()
+		if change(); queued > 0 {
+			s.agent.queueChanged()
 		}
+		s.pending, s.recovery = r.pending, nil
 	}
 }
 
@@ -1058,8 +1039,7 @@ func (s *atomicServer) navigate(c *atomicCommand) (any, error) {
 			return nil, err
 		}
 	}
-	r := session.restore()
-	s.quiet(func() { s.open(session, r) })
+	s.quiet(s.opening(session))
 	return data, nil
 }
 

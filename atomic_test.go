@@ -927,3 +927,19 @@ func TestSessionsInOtherModes(t *testing.T) {
 	same(t, "the user's", slices.DeleteFunc(said(s), func(m string) bool { return strings.HasPrefix(m, "assistant") }), []string{"user:one", "user:two", "user:three"})
 	same(t, "name", s.name(), "n")
 }
+
+// TestAtomicSwitchKeepsTheAddress: the model that a session was left with is
+// asked where the flags say.
+func TestAtomicSwitchKeepsTheAddress(t *testing.T) {
+	d, dir := newDouble(t, textAnswer("fine")), t.TempDir()
+	put(t, filepath.Join(dir, "zot-home", "config.json"), `{"provider":"anthropic"}`, 0o600)
+	put(t, filepath.Join(dir, "s", "old.jsonl"), `{"type":"session","version":3,"id":"old","timestamp":"2026-01-01T00:00:00.000Z","cwd":"/"}
+{"type":"model_change","id":"00000001","parentId":null,"timestamp":"2026-01-01T00:00:00.000Z","provider":"anthropic","modelId":"claude-opus-4-5"}
+`, 0o600)
+	p := startZot(t, dir, nil, "--mode", "rpc", "--api-key", "k", "--base-url", d.URL, "--session-dir", "s")
+	p.send(`{"id":1,"type":"switch_session","sessionId":"old"}`, `{"id":2,"type":"prompt","message":"hi"}`)
+	p.until("type", "agent_settled")
+	if model := string(d.sent(0)["model"]); model != `"claude-opus-4-5"` {
+		t.Errorf("asked %s", model)
+	}
+}

@@ -204,20 +204,15 @@ func (t *tui) open(another func() (*session, []string, error)) bool {
 		t.fail(err)
 		return false
 	}
-	r := next.restore()
-	a, old := t.agent, t.agent.currentSession()
-	if err := a.whenIdle(func() error { a.resume(next, r); return nil }); err != nil {
+	r, change := t.reopen(t.agent, next)
+	old := t.agent.currentSession()
+	if err := t.agent.whenIdle(func() error { change(); return nil }); err != nil {
 		next.close()
 		t.fail(err)
 		return false
 	}
 	if old != nil {
 		old.close()
-	}
-	if m := t.restoredModel(r); m != nil {
-		if client, err := t.client(m); err == nil {
-			a.choose(func(c *choice) { c.model, c.provider, c.reasoning = m, client, cmp.Or(r.level, c.reasoning) })
-		}
 	}
 	t.notes, t.result, t.context = nil, nil, 0
 	for _, n := range notes {

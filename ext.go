@@ -886,6 +886,17 @@ func (h *extHost) command(name string) *registration {
 	return h.taken["/"+strings.ToLower(name)]
 }
 
+// called finds the command that a text calls, and its arguments. It waits for
+// the start-up.
+func (h *extHost) called(ctx context.Context, text string) (r *registration, args string) {
+	if !strings.HasPrefix(text, "/") {
+		return nil, ""
+	}
+	h.wait(ctx)
+	end := strings.IndexFunc(text+" ", unicode.IsSpace)
+	return h.command(text[1:end]), strings.TrimSpace(text[end:])
+}
+
 // replyTypes says by what frame a request is answered.
 var replyTypes = map[string]string{"tool_call": "tool_result", "command_invoked": "command_response", "event_intercept": "event_intercept_response"}
 

@@ -583,6 +583,31 @@ func (s *setup) restoredModel(r restored) *Model {
 	return m
 }
 
+// reopen prepares to go on with another session, with the model and the level
+// that it was left with unless the flags name others. What it reads it reads
+// now; change makes it so, when the agent is locked and idle.
+func (s *setup) reopen(a *Agent, next *session) (r restored, change func()) {
+	r = next.restore()
+	m := s.restoredModel(r)
+	var client provider
+	if m != nil {
+		var err error
+		m = s.configured(m)
+		if client, err = s.client(m); err != nil {
+			m = nil
+		}
+	}
+	return r, func() {
+		a.resume(next, r)
+		if s.flagLevel == "" {
+			a.reasoning = cmp.Or(r.level, a.reasoning)
+		}
+		if m != nil {
+			a.setModel(m, client)
+		}
+	}
+}
+
 // openSession opens the session that the flags name, or makes one.
 func (s *setup) openSession() (err error) {
 	o, path := s.options, ""
@@ -645,19 +670,6 @@ func checkWritable(dir string) error {
 		return err
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
-// begin notes in a new session what it is begun with.
-func (a *Agent) begin(s *session) error {
-	if s.leafID() != "" {
-		return nil
-	}
-	c := a.currentChoice()
-	_, err := s.append("model_change", `"provider":?,"modelId":?`, c.model.Provider, c.model.ID)
-	if err == nil {
-		_, err = s.append("thinking_level_change", `"thinkingLevel":?`, levelName(c.model, c.reasoning))
-	}
-	return err
 }
 
 // findSession finds a session by its file, its id or the beginning of its id.
