@@ -1250,7 +1250,7 @@ func (s *atomicServer) commands(c *atomicCommand) (any, error) {
 	for _, r := range a.ext.allCommands() {
 		path := filepath.Join(r.ext.dir, "extension.json")
 		list = append(list, map[string]any{"name": r.name, "description": r.description, "source": "extension", "path": path,
-			"sourceInfo": map[string]string{"path": path, "source": "auto", "scope": "user"}})
+			"sourceInfo": map[string]string{"path": path, "source": "auto", "scope": r.ext.scope}})
 	}
 	add := func(f promptFile, name, source string) {
 		list = append(list, map[string]any{"name": name, "description": f.description, "source": source, "location": f.scope, "path": f.path,

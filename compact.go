@@ -287,9 +287,10 @@ func (a *Agent) compactLines(j *job, o compactOrder) (result json.RawMessage, er
 	result, err = a.planAndRender(j, o)
 	end = &Event{Type: "compaction_end", Reason: o.reason, Result: result}
 	switch {
+	case err == nil: // an abort came too late
 	case j.ctx.Err() != nil:
 		err, end.Stop = errors.New("Compaction cancelled"), "aborted"
-	case err != nil:
+	default:
 		end.Err = "Compaction failed: " + err.Error()
 	}
 	a.mu.Lock()
