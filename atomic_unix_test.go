@@ -28,7 +28,7 @@ func TestAtomicTerm(t *testing.T) {
 	for p.line() != "" {
 	}
 	p.exit(128 + int(syscall.SIGTERM))
-	if took := time.Since(start); took > 800*time.Millisecond && !raceDetector() {
+	if took := time.Since(start); took > limit(800*time.Millisecond) && !raceDetector() {
 		t.Errorf("took %v", took)
 	}
 	if syscall.Kill(-child, 0) == nil {
@@ -121,7 +121,7 @@ func TestAtomicReaderGone(t *testing.T) {
 	timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
 	cmd.Wait()
 	timer.Stop()
-	if code, took := cmd.ProcessState.ExitCode(), time.Since(start); code != exitNoPipe || took > 2*time.Second && !raceDetector() {
+	if code, took := cmd.ProcessState.ExitCode(), time.Since(start); code != exitNoPipe || took > limit(2*time.Second) && !raceDetector() {
 		t.Errorf("exit code %d after %v", code, took)
 	}
 	if syscall.Kill(child, 0) == nil {

@@ -680,10 +680,10 @@ func TestProviderTimeLimits(t *testing.T) {
 			send(w, `{"error":{"message":"busy"`)
 			hang(r)
 		}, "503 Service Unavailable: {\"error\":"},
-		{"slow but steady", timeouts{Headers: 20, FirstEvent: 20, Gap: 0.5}, func(w http.ResponseWriter, _ *http.Request) {
+		{"slow but steady", timeouts{Headers: 20, FirstEvent: 20, Gap: 2}, func(w http.ResponseWriter, _ *http.Request) {
 			for range 8 { // takes longer than the gap may
 				send(w, text[0])
-				time.Sleep(80 * time.Millisecond)
+				time.Sleep(300 * time.Millisecond)
 			}
 			send(w, text[1])
 		}, ""},

@@ -278,8 +278,12 @@ func TestReadLongLine(t *testing.T) {
 func TestReadHugeFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "huge")
-	putFile(t, path, numbers(1, 10))
-	if err := os.Truncate(path, 1<<30); err != nil { // a hole: one very long last line
+	putFile(t, path, "")
+	size := int64(1 << 30)
+	if runtime.GOOS == "linux" {
+		size = 1 << 40 // to read it all takes minutes
+	}
+	if err := os.Truncate(path, size); err != nil { // a hole: one very long last line
 		t.Fatal(err)
 	}
 	// The lines to read and some text behind them are text, not a hole.
@@ -293,10 +297,10 @@ func TestReadHugeFile(t *testing.T) {
 	f.Close()
 	start := time.Now()
 	got := succeed(t, dir, "read", args{"path": "huge", "offset": 1, "limit": 5})
-	if took := time.Since(start); took > limit(50*time.Millisecond) && !raceDetector() {
+	if took := time.Since(start); took > limit(50*time.Millisecond) {
 		t.Errorf("took %v", took)
 	}
-	if want := strings.Repeat("a line of text\n", 5) + "\n[Showing lines 1-5 of a file of 1073741824 bytes. Use offset=6 to continue.]"; got != want {
+	if want := strings.Repeat("a line of text\n", 5) + fmt.Sprintf("\n[Showing lines 1-5 of a file of %d bytes. Use offset=6 to continue.]", size); got != want {
 		t.Errorf("got %q", got)
 	}
 }
