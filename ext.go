@@ -73,7 +73,8 @@ type extension struct {
 	err    error  // why it does not run: manifest, start, handshake
 
 	host    *extHost
-	logFrom int64 // where this run begins in the log
+	logFile *os.File // from its start until everybody was told of its end
+	logFrom int64    // where this run begins in it
 	stdin   io.Closer
 	ready   chan struct{} // closed when its start-up is over, well or not
 	ended   chan struct{} // closed when it has ended and nothing more comes from it
@@ -87,12 +88,11 @@ type extension struct {
 	out                *writer
 	startedAt, helloAt time.Time
 	readyAt            time.Time                  // the first ready
-	registered         bool                       // it registered something
+	ending             bool                       // we end it
 	fresh              []*registration            // not committed yet
 	subscribed         map[string]map[string]bool // by "events" or "intercept", by event
 	pending            map[string]chan object     // by type and id of the reply
 	problems           findings                   // what it did wrong
-	acked              bool                       // it answered shutdown
 }
 
 // findings are the last things that were seen of an extension.
@@ -111,7 +111,6 @@ type registration struct {
 	ext               *extension
 	name, description string // as the extension has them
 	tool              *tool  // nil for a command
-	refused           string // why it can not be called
 }
 
 // key is what no two registrations may share: the name as models or, behind a
@@ -158,7 +157,8 @@ type extPlaces struct {
 // Every one is listed, with what is wrong with it. Nothing is started.
 func (p extPlaces) find() (exts []*extension) {
 	add := func(dir, scope string) {
-		e := &extension{dir: dir, scope: scope}
+		e := &extension{dir: dir, scope: scope, ready: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}),
+			subscribed: map[string]map[string]bool{"events": {}, "intercept": {}}, pending: map[string]chan object{}}
 		e.err = e.readManifest()
 		e.log = filepath.Join(p.home, "logs", "ext-"+e.Name+".log")
 		exts = append(exts, e)
@@ -262,14 +262,9 @@ func skillPaths(exts []*extension) (paths []string) {
 func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 	h.mu.Lock()
 	h.exts, h.offers, h.taken, h.panels = exts, nil, map[string]*registration{}, map[string]*extension{}
-	for _, e := range exts {
-		e.host, e.startedAt, e.pending = h, time.Now(), map[string]chan object{}
-		e.subscribed = map[string]map[string]bool{"events": {}, "intercept": {}}
-		e.ready, e.ended, e.gone = make(chan struct{}), make(chan struct{}), make(chan struct{})
-	}
 	h.mu.Unlock()
 	for _, e := range exts {
-		if e.runs() {
+		if e.host, e.startedAt = h, time.Now(); e.runs() {
 			go e.live()
 		} else {
 			close(e.ready)
@@ -373,6 +368,7 @@ func (e *extension) live() {
 	if e.group == nil {
 		return
 	}
+	defer e.logFile.Close()
 	if e.err != nil {
 		e.group.kill(0) // also what is left of one whose first process has ended
 	}
@@ -404,46 +400,54 @@ func (e *extension) live() {
 // waited for.
 func (e *extension) start() error {
 	e.patience = time.NewTimer(helloWait)
-	if err := e.spawn(); err != nil {
-		return fmt.Errorf("extension %s could not be started: %w%s", e.Name, err, e.story())
-	}
-	select {
-	case <-e.patience.C:
-	case <-e.ended:
+	err := e.spawn()
+	if err == nil {
+		select {
+		case <-e.patience.C:
+		case <-e.ended:
+		}
 	}
 	e.host.mu.Lock()
-	helloAt, ready := e.helloAt, !e.readyAt.IsZero()
+	hello, ready := !e.helloAt.IsZero(), !e.readyAt.IsZero()
 	e.host.mu.Unlock()
+	var failure string
 	switch ended := isClosed(e.ended); {
-	case ready, ended && e.expected():
-	case ended && helloAt.IsZero():
-		return fmt.Errorf("extension %s ended before hello%s", e.Name, e.story())
+	case ready, (err != nil || ended) && e.expected():
+		return nil
+	case err != nil:
+		failure = "could not be started: " + err.Error()
+	case ended && !hello:
+		failure = "ended before hello"
 	case ended:
-		return fmt.Errorf("extension %s ended before it was ready%s", e.Name, e.story())
-	case helloAt.IsZero():
-		return fmt.Errorf("extension %s sent no hello in %v and was ended (most languages hold back what they write to a pipe: flush it)%s", e.Name, helloWait, e.story())
-	case time.Since(helloAt) >= readyWait:
-		e.notice("warn", "extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log)
+		failure = "ended before it was ready"
+	case !hello:
+		failure = fmt.Sprintf("sent no hello in %v and was ended (most languages hold back what they write to a pipe: flush it)", helloWait)
+	default:
+		if time.Since(e.helloAt) >= readyWait {
+			e.notice("warn", "extension %s is not ready after %v: going on without waiting for it; see %s", e.Name, readyWait, e.log)
+		}
+		return nil
 	}
-	return nil
+	return fmt.Errorf("extension %s %s%s", e.Name, failure, e.story())
 }
 
 // expected reports whether the end of an extension is our doing.
-func (e *extension) expected() bool { return e.out.closing() || e.host.ctx.Err() != nil }
+func (e *extension) expected() bool {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	return e.ending || e.host.ctx.Err() != nil
+}
 
-// advance notes a step of the start-up and sets how long the next may take.
-func (e *extension) advance(note func()) {
+// advance notes a step of the start-up, and that after it as long a silence, but
+// no more than readyWait since hello, is taken for ready.
+func (e *extension) advance(silence time.Duration, note func()) {
 	e.host.mu.Lock()
 	note()
-	wait := time.Until(e.helloAt.Add(readyWait))
-	switch {
-	case !e.readyAt.IsZero():
-		wait = 0
-	case e.registered:
-		wait = min(wait, readyQuiet)
+	if !e.readyAt.IsZero() {
+		silence = 0
 	}
 	e.host.mu.Unlock()
-	e.patience.Reset(wait)
+	e.patience.Reset(min(silence, time.Until(e.helloAt.Add(readyWait))))
 }
 
 // program is the path of the executable, or a name that is looked up in PATH.
@@ -456,17 +460,22 @@ func (e *extension) program() string {
 
 // spawn starts the process.
 func (e *extension) spawn() error {
-	if info, err := os.Stat(e.log); err == nil && info.Size() > maxLog {
-		os.Rename(e.log, e.log+".1")
-	}
-	log, err := e.openLog()
+	err := os.MkdirAll(filepath.Dir(e.log), 0o700)
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	e.logFrom, _ = log.Seek(0, io.SeekEnd)
+	switch info, err := os.Stat(e.log); {
+	case err == nil && info.Mode()&fs.ModeNamedPipe != 0: // to open it would wait for its other end
+		return fmt.Errorf("the log %s is a pipe: remove it", e.log)
+	case err == nil && info.Size() > maxLog:
+		os.Rename(e.log, e.log+".1")
+	}
+	if e.logFile, err = os.OpenFile(e.log, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+		return err
+	}
+	e.logFrom, _ = e.logFile.Seek(0, io.SeekEnd)
 	cmd := exec.Command(e.program(), e.Args...)
-	cmd.Dir, cmd.Stderr = e.dir, log
+	cmd.Dir, cmd.Stderr = e.dir, e.logFile
 	stdin, err := cmd.StdinPipe()
 	stdout, err2 := cmd.StdoutPipe()
 	if err := cmp.Or(err, err2); err != nil {
@@ -530,17 +539,6 @@ func (e *extension) exit() string {
 	return exitText(e.group.state)
 }
 
-// openLog opens the extension's log, to read and to add to it.
-func (e *extension) openLog() (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(e.log), 0o700); err != nil {
-		return nil, err
-	}
-	if info, err := os.Stat(e.log); err == nil && info.Mode()&fs.ModeNamedPipe != 0 { // to open it would wait for its other end
-		return nil, fmt.Errorf("the log %s is a pipe: remove it", e.log)
-	}
-	return os.OpenFile(e.log, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
-}
-
 // story tells how an extension ended, the last that it wrote to its log in this
 // run (20 lines within 8 KiB), and where that is.
 func (e *extension) story() string {
@@ -549,15 +547,12 @@ func (e *extension) story() string {
 		s += ": " + e.exit()
 	}
 	s += "; "
-	if f, err := e.openLog(); err == nil {
-		defer f.Close()
-		size, _ := f.Seek(0, io.SeekEnd)
-		from := max(e.logFrom, size-8<<10)
-		data, _ := io.ReadAll(io.NewSectionReader(f, from, max(0, size-from)))
-		lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd")), "\n")
-		if last := strings.Join(lines[max(0, len(lines)-20):], "\n"); last != "" {
-			s += "its last output:\n" + last + "\n"
-		}
+	size, _ := e.logFile.Seek(0, io.SeekEnd) // 0 if there is none
+	from := max(e.logFrom, size-8<<10)
+	data, _ := io.ReadAll(io.NewSectionReader(e.logFile, from, max(0, size-from)))
+	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd")), "\n")
+	if last := strings.Join(lines[max(0, len(lines)-20):], "\n"); last != "" {
+		s += "its last output:\n" + last + "\n"
 	}
 	return s + "log: " + e.log
 }
@@ -576,12 +571,7 @@ func (e *extension) logf(format string, values ...any) {
 	e.host.mu.Lock()
 	e.problems.add(problem)
 	e.host.mu.Unlock()
-	f, err := e.openLog()
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	fmt.Fprintf(f, "[zot] %s\n", problem)
+	fmt.Fprintf(e.logFile, "[zot] %s\n", problem)
 }
 
 // notice tells the client something about the extension. No lock may be held.
@@ -628,7 +618,7 @@ func (e *extension) frame(o object) {
 			e.logf("frame before hello skipped: %q", typ)
 			return
 		}
-		e.advance(func() { e.helloAt = time.Now() })
+		e.advance(readyWait, func() { e.helloAt = time.Now() })
 		if name := o.text("name"); name != e.Name {
 			e.logf("hello says the name is %q; the manifest's %q is used (make them the same)", name, e.Name)
 		}
@@ -643,17 +633,14 @@ func (e *extension) frame(o object) {
 	case "subscribe":
 		e.subscribe(o)
 	case "ready":
-		e.advance(func() {
+		e.advance(0, func() {
 			if e.readyAt.IsZero() {
 				e.readyAt = time.Now()
 			}
 		})
 	case "tool_result", "event_intercept_response", "command_response", "tool_progress":
 		e.reply(typ, o)
-	case "shutdown_ack":
-		e.host.mu.Lock()
-		e.acked = true
-		e.host.mu.Unlock()
+	case "shutdown_ack": // it ends, which is what counts
 	case "submit":
 		if e.host.interactive {
 			e.host.tell(&Event{Type: "ext_submit", Extension: e.Name, Text: o.text("text")})
@@ -700,7 +687,7 @@ func (e *extension) send(template string, values ...any) {
 // add keeps a registration until commit decides about its name.
 func (e *extension) add(r *registration) {
 	r.ext = e
-	e.advance(func() { e.fresh, e.registered = append(e.fresh, r), true })
+	e.advance(readyQuiet, func() { e.fresh = append(e.fresh, r) })
 }
 
 func (e *extension) addCommand(o object) {
@@ -817,7 +804,7 @@ func (e *extension) subscribe(o object) {
 				e.logf("subscribe: unknown event %q (known: %s)", name, strings.Join(known, ", "))
 				continue
 			}
-			e.advance(func() { e.subscribed[to][name], e.registered = true, true })
+			e.advance(readyQuiet, func() { e.subscribed[to][name] = true })
 		}
 	}
 }
@@ -827,7 +814,7 @@ func (e *extension) subscribe(o object) {
 // start-up is over, so that who is quicker does not count. It returns all that
 // can be called.
 func (h *extHost) commit() []*registration {
-	var refused []*registration // told without the lock
+	var refuse []func() // without the lock
 	h.mu.Lock()
 	for _, e := range h.exts {
 		if !isClosed(h.started) {
@@ -835,32 +822,38 @@ func (h *extHost) commit() []*registration {
 		}
 		for _, r := range e.fresh {
 			key := r.key()
+			why := ""
 			switch owner := h.taken[key]; {
 			case key == "":
-				r.refused = "a tool needs a name"
+				why = "a tool needs a name"
 			case h.builtin(key):
-				r.refused = "the name belongs to a built-in tool"
+				why = "the name belongs to a built-in tool"
 			case owner != nil:
-				r.refused = fmt.Sprintf("extension %s has the name %s already", owner.ext.Name, key)
+				why = fmt.Sprintf("extension %s has the name %s already", owner.ext.Name, key)
 			default:
 				h.taken[key] = r
 				h.offers = append(h.offers, r)
 				continue
 			}
-			refused = append(refused, r)
+			refuse = append(refuse, func() { r.refuse(why) })
 		}
 		e.fresh = nil
 	}
 	offers := h.offers
 	h.mu.Unlock()
-	for _, r := range refused {
-		if r.tool != nil {
-			r.ext.toolLeftOut(r.name, r.refused)
-		} else {
-			r.ext.logf("the command /%s is left out: %s", r.name, r.refused)
-		}
+	for _, tell := range refuse {
+		tell()
 	}
 	return offers
+}
+
+// refuse tells that a tool or command can not be called.
+func (r *registration) refuse(why string) {
+	if r.tool != nil {
+		r.ext.toolLeftOut(r.name, why)
+	} else {
+		r.ext.logf("the command /%s is left out: %s", r.name, why)
+	}
 }
 
 // allTools lists the tools that can be called.
@@ -878,23 +871,18 @@ func (h *extHost) allCommands() []*registration {
 	return slices.DeleteFunc(slices.Clone(h.commit()), func(r *registration) bool { return r.tool != nil })
 }
 
-// command finds a command by its name in any spelling, nil if there is none.
-func (h *extHost) command(name string) *registration {
-	h.commit()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.taken["/"+strings.ToLower(name)]
-}
-
-// called finds the command that a text calls, and its arguments. It waits for
-// the start-up.
+// called finds the command that a text calls by its name in any spelling, and
+// its arguments. It waits for the start-up.
 func (h *extHost) called(ctx context.Context, text string) (r *registration, args string) {
 	if !strings.HasPrefix(text, "/") {
 		return nil, ""
 	}
 	h.wait(ctx)
 	end := strings.IndexFunc(text+" ", unicode.IsSpace)
-	return h.command(text[1:end]), strings.TrimSpace(text[end:])
+	h.commit()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.taken[strings.ToLower(text[:end])], strings.TrimSpace(text[end:])
 }
 
 // replyTypes says by what frame a request is answered.
@@ -1250,16 +1238,15 @@ func (r *registration) invoke(ctx context.Context, args string) (prompt string) 
 
 // stop ends all extensions at once.
 func (h *extHost) stop() (stopped int) {
-	h.mu.Lock()
-	exts := slices.DeleteFunc(slices.Clone(h.exts), func(e *extension) bool { return e.group == nil })
-	h.mu.Unlock()
 	var all sync.WaitGroup
-	for _, e := range exts {
-		if e.group.alive() {
+	h.mu.Lock()
+	for _, e := range h.exts {
+		if e.ending = true; e.group != nil && e.group.alive() {
 			stopped++
 			all.Go(e.stop)
 		}
 	}
+	h.mu.Unlock()
 	all.Wait()
 	return stopped
 }

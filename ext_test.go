@@ -415,6 +415,28 @@ func TestEndWhileStarting(t *testing.T) {
 	}
 }
 
+// TestEndAtOnce: an extension that we end at any moment of its start-up has not
+// failed.
+func TestEndAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var flags []string
+	for name, script := range map[string]string{"silent": "sleep 20s", "leaves": greeting("on hello_ack sleep 20s"), "ready": greeting()} {
+		flags = append(flags, puppet(t, dir, name, script)...)
+	}
+	for i := range 20 {
+		p := withScript(t, dir, "turn\n", flags...)
+		p.send(`{"type":"ping"}`)
+		time.Sleep(time.Duration(i) * time.Millisecond) // each run meets another moment
+		p.in.Close()
+		p.until("command", "ping")
+		for f := p.frame(); f != nil; f = p.frame() {
+			t.Errorf("run %d: told: %v", i, f)
+		}
+		p.exit(exitDone)
+	}
+}
+
 // TestTenThousandTools: an extension may register many tools; all can be called.
 func TestTenThousandTools(t *testing.T) {
 	t.Parallel()

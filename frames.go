@@ -147,13 +147,6 @@ func (w *writer) behind() bool {
 	return len(w.buf) >= backlog
 }
 
-// closing reports whether close was called.
-func (w *writer) closing() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.closed
-}
-
 // close writes what waits and ends the goroutine. It gives up after limit.
 func (w *writer) close(limit time.Duration) {
 	w.mu.Lock()

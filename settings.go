@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -124,9 +125,8 @@ func editJSONFile(path string, edit func(o object)) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	edit(o)
-	out, err := json.MarshalIndent(o, "", "  ")
-	if err != nil {
-		return err
-	}
-	return replaceFile(path, append(out, '\n'))
+	var out bytes.Buffer
+	json.Indent(&out, encode(o), "", "  ") // which can not fail
+	out.WriteByte('\n')
+	return replaceFile(path, out.Bytes())
 }
