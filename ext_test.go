@@ -283,7 +283,10 @@ func TestLastOutput(t *testing.T) {
 // TestNotifyFlood: an extension that says more than the client reads waits.
 func TestNotifyFlood(t *testing.T) {
 	t.Parallel()
-	const n, size = 20_000, 2000
+	n, size := 20_000, 2000
+	if raceDetector() {
+		n = 5000
+	}
 	dir := t.TempDir()
 	p := withScript(t, dir, "turn\n", puppet(t, dir, "chatty", greeting(onHello(`{"type":"register_command","name":"flood"}`),
 		fmt.Sprintf(`on command_invoked repeat %d say {"type":"notify","message":"%s"}`, n, strings.Repeat("x", size)),
@@ -324,13 +327,13 @@ func TestEarlyFlood(t *testing.T) {
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	ext := puppet(t, dir, "chatty", greeting(onHello(`{"type":"register_tool","name":"t","timeout_ms":3000}`),
+	ext := puppet(t, dir, "chatty", greeting(onHello(`{"type":"register_tool","name":"t","timeout_ms":6000}`),
 		`on tool_call repeat 2000 say {"type":"notify","message":"`+strings.Repeat("x", 1000)+`"}`,
 		`on tool_call {"type":"tool_result","id":"$id","content":[]}`))
 	p := withScript(t, dir, "turn\ncall t {}\nturn\ntext x\n", ext...)
 	p.send(`{"type":"prompt","message":"go"}`)
 	awaitFrame(t, dir, "chatty", "tool_call")
-	time.Sleep(4 * time.Second) // nothing is read meanwhile: this is the case to show
+	time.Sleep(7 * time.Second) // nothing is read meanwhile: this is the case to show
 	frames := p.until("type", "tool_result")
 	if n := len(notices(frames)); n != 2000 || frames[len(frames)-1]["is_error"] != false {
 		t.Errorf("%d notices, %v", n, frames[len(frames)-1])

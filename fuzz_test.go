@@ -471,6 +471,7 @@ func FuzzEdit(f *testing.F) {
 	f.Add("\ufeffa\r\nb\nc\rd\r\n", "b\nc", "B\nC\n")
 	f.Add("a “b”  \nc", "a \"b\"\nc", "x")
 	f.Add("a\r\nb", "\n", "\r\n\n")
+	f.Add("\r\n", "\n", "\r\r\n")
 	plain := func(s string) string { return strings.ReplaceAll(strings.TrimPrefix(s, utf8BOM), "\r\n", "\n") }
 	f.Fuzz(func(t *testing.T, body, old, text string) {
 		if old == "" {
@@ -487,7 +488,8 @@ func FuzzEdit(f *testing.F) {
 		}
 		find := newView(old, false).text
 		before, after, _ := strings.Cut(plain(body), find)
-		if want := before + plain(text) + after; plain(out) != plain(want) && !strings.HasPrefix(text, utf8BOM) {
+		want := before + plain(text) + after
+		if is := plain(out); is != want && is != plain(want) && !strings.HasPrefix(text, utf8BOM) {
 			t.Fatalf("%q with %q for %q became %q", body, text, old, out)
 		}
 		was, is := strings.SplitAfter(body, "\n"), strings.SplitAfter(out, "\n")

@@ -189,7 +189,7 @@ func (p *proc) send(lines ...string) {
 	}
 }
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // line returns the next line of output, "" at its end.
 func (p *proc) line() string {

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // needs is the interpreter of an example, "" if it is built.
 var needs = map[string]string{

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var zot, goClient string // built binaries
 
