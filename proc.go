@@ -7,6 +7,9 @@
 //     is there: launchers leave early, servers stay.
 //   - Who leaves a group (setsid) does not outlive us either where orphans come
 //     to us: on Linux. All children with groups are therefore started here.
+//   - If we are killed (SIGKILL), who reads our pipes learns it from them, and on
+//     Linux the leaders of groups are killed too; what else they had started is
+//     out of reach then.
 //   - No wait is longer than its caller allows, even for a process that cannot
 //     be killed.
 //   - The token that protects our stdin never reaches a child.
@@ -18,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -41,8 +45,18 @@ var procs = struct {
 	groups   map[int]*group // by pgid
 	starting int            // children between fork and registration
 	closed   bool           // killAllGroups was called: nothing is started any more
-	reaper   sync.Once
-}{groups: map[int]*group{}}
+	once     sync.Once      // for the goroutines that follow
+	forks    chan func()
+}{groups: map[int]*group{}, forks: make(chan func())}
+
+// fork starts the children. The kernel tells a child of its parent's end when the
+// thread that forked it ends, so that must be one that lives as long as we do.
+func fork() {
+	runtime.LockOSThread()
+	for start := range procs.forks {
+		start()
+	}
+}
 
 // startGroup starts cmd as the leader of its own session and group. The group
 // waits for the leader; the caller must not. cmd's streams are files or pipes
@@ -52,7 +66,7 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 		cmd.Env = childEnv(nil)
 	}
 	detach(cmd)
-	procs.reaper.Do(func() { go reap() })
+	procs.once.Do(func() { go reap(); go fork() }) // they end with the process
 
 	procs.Lock()
 	if procs.closed {
@@ -67,7 +81,9 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 	procs.starting++
 	procs.Unlock()
 
-	err := cmd.Start()
+	started := make(chan error)
+	procs.forks <- func() { started <- cmd.Start() }
+	err := <-started
 
 	procs.Lock()
 	defer procs.Unlock()

@@ -15,10 +15,13 @@ import (
 	"time"
 )
 
-// detach makes cmd the leader of a new session, out of reach of our
+// detached makes a child the leader of a new session, out of reach of our
 // terminal, and so of a new process group with its own pid as the id.
+var detached = syscall.SysProcAttr{Setsid: true}
+
 func detach(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	attributes := detached
+	cmd.SysProcAttr = &attributes
 }
 
 // signalProcess signals a process or, for a negative id, a group. 0 is nobody.
@@ -44,9 +47,10 @@ func groupExists(pgid int) bool {
 // are waited for elsewhere. It returns the living that belong to none of the
 // groups, as groups. Only Linux lists children.
 func orphans(groups map[int]*group) (ids []int) {
-	files, _ := filepath.Glob("/proc/self/task/*/children")
-	for _, file := range files {
-		list, _ := os.ReadFile(file)
+	const tasks = "/proc/self/task"
+	entries, _ := os.ReadDir(tasks) // Glob would read the directory of each, too
+	for _, e := range entries {
+		list, _ := os.ReadFile(filepath.Join(tasks, e.Name(), "children"))
 		for _, field := range strings.Fields(string(list)) {
 			pid, _ := strconv.Atoi(field)
 			pgid, err := syscall.Getpgid(pid)
@@ -82,13 +86,17 @@ func reap() {
 func strays(pgid int, seen map[int]bool) (ids []int) {
 	type process struct{ parent, group, session int }
 	living := map[int]process{}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
 		var p process
 		var state string
-		data, _ := os.ReadFile(path)
+		data, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
 		fmt.Sscan(string(data[bytes.LastIndexByte(data, ')')+1:]), &state, &p.parent, &p.group, &p.session)
-		if pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))); state != "" && state != "Z" {
+		if state != "" && state != "Z" {
 			living[pid] = p
 		}
 	}

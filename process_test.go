@@ -92,6 +92,20 @@ func TestClientKilled(t *testing.T) {
 	}
 }
 
+// TestKilled: after kill -9 neither a tool goes on nor an extension, also not one
+// that ignores the end of its input.
+func TestKilled(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells the children")
+	}
+	dir := t.TempDir()
+	p := withScript(t, dir, "turn\ncall bash {\"command\":\"echo $$ > pid; sleep 300; sleep 300\"}\n", puppet(t, dir, "x", greeting("stay"))...)
+	p.send(`{"type":"prompt","message":"go"}`)
+	tool, extension := awaitPID(t, dir), awaitPID(t, filepath.Join(dir, "x"))
+	p.cmd.Process.Kill()
+	await(t, func() bool { return !running(tool) && !running(extension) })
+}
+
 // TestTerm: SIGTERM during a bash call whose child ignores it.
 func TestTerm(t *testing.T) {
 	dir := t.TempDir()

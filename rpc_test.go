@@ -438,6 +438,24 @@ func TestPrintModes(t *testing.T) {
 	}
 }
 
+// TestMisspeltConfig: a key that is nearly one of ours is told; those of other
+// programs are not.
+func TestMisspeltConfig(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "zot-home", "config.json")
+	put(t, path, `{"Provider":"script","theme":"dark","resoning":"low","toolEnvDrop":[],"timeouts":{"gapS":1,"headers_s":2},"mcpServers":{"provder":1}}`, 0o600)
+	cmd := exec.Command(zotBin, "rpc")
+	cmd.Env = cleanEnv(dir)
+	out, err := cmd.CombinedOutput()
+	want := ""
+	for _, keys := range [][2]string{{"resoning", "reasoning"}, {"gapS", "gap_s"}, {"toolEnvDrop", "tool_env_drop"}} {
+		want += fmt.Sprintf("zot: %s: %q has no effect: did you mean %q?\n", path, keys[0], keys[1])
+	}
+	if err != nil || string(out) != want {
+		t.Errorf("%v:\n%swant:\n%s", err, out, want)
+	}
+}
+
 func testPNG(t testing.TB, width, height int) []byte {
 	t.Helper()
 	var b bytes.Buffer
