@@ -6,9 +6,11 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -27,6 +29,23 @@ type config struct {
 	Timeouts    timeouts `json:"timeouts"`
 	ToolEnvDrop []string `json:"tool_env_drop"`
 	ProjectExts *bool    `json:"project_extensions"` // false: as with --no-approve
+}
+
+// misspelt warns of keys in a file of the user's that are nearly ones of ours.
+// Other programs may keep theirs in it, so no other key is a mistake.
+func misspelt(path string, file object, ours json.RawMessage) (warnings []string) {
+	known, _ := parseObject(ours)
+	names := slices.Sorted(maps.Keys(known))
+	for _, key := range slices.Sorted(maps.Keys(file)) {
+		near := slices.IndexFunc(names, func(name string) bool { return distance(strings.ToLower(key), name) <= len(name)/3 })
+		if near >= 0 && !strings.EqualFold(names[near], key) {
+			warnings = append(warnings, fmt.Sprintf("%s: %q has no effect: did you mean %q?", path, key, names[near]))
+		}
+		if inner, err := parseObject(file[key]); err == nil && known.has(key) {
+			warnings = append(warnings, misspelt(path, inner, known[key])...)
+		}
+	}
+	return warnings
 }
 
 // setup is what flags, configuration and surroundings amount to.
@@ -56,19 +75,21 @@ func newSetup(o *options) (*setup, error) {
 	if other := cmp.Or(os.Getenv("ATOMIC_CODING_AGENT_DIR"), os.Getenv("PI_CODING_AGENT_DIR")); o.atomic() && other != "" && os.Getenv("ZOT_HOME") == "" {
 		s.home, _ = filepath.Abs(other)
 	}
-	if err := readJSONFile(filepath.Join(s.home, "config.json"), &s.config); err != nil {
+	path, file := filepath.Join(s.home, "config.json"), object{}
+	if err := cmp.Or(readJSONFile(path, &s.config), readJSONFile(path, &file)); err != nil {
 		return nil, err
 	}
+	s.warnings = misspelt(path, file, encode(s.config))
 	for _, seconds := range []float64{s.Timeouts.Headers, s.Timeouts.FirstEvent, s.Timeouts.Gap} {
 		if seconds < 0 || seconds > 1e6 {
-			return nil, fmt.Errorf("%s: \"timeouts\" are seconds from 0 (no limit) to 1000000, not %g", filepath.Join(s.home, "config.json"), seconds)
+			return nil, fmt.Errorf("%s: \"timeouts\" are seconds from 0 (no limit) to 1000000, not %g", path, seconds)
 		}
 	}
 	s.flagLevel = o.reasoning
 	if s.config.Reasoning != "" {
 		level, err := parseReasoning(s.config.Reasoning)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", filepath.Join(s.home, "config.json"), err)
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		o.reasoning = cmp.Or(o.reasoning, level)
 	}
