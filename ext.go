@@ -518,8 +518,8 @@ func (e *extension) watch(stdout io.ReadCloser) {
 			exited = nil
 			tick.Reset(drainWait)
 		case <-tick.C:
-			if info, err := os.Stat(e.log); err == nil && info.Size() > maxLiveLog {
-				os.Truncate(e.log, 0)
+			if info, err := e.logFile.Stat(); err == nil && info.Size() > maxLiveLog {
+				e.logFile.Truncate(0)
 			}
 			runs = e.group.alive() || e.unread.Load()
 		}

@@ -161,16 +161,15 @@ func (a *arguments) path(cwd string) (path, full string) {
 // replacement is one element of edit's edits.
 type replacement struct{ oldText, newText string }
 
-func (a *arguments) replacement() replacement {
-	r := replacement{a.str("oldText"), a.str("newText")}
-	if r.oldText == "" {
-		a.fail(`"oldText" must not be empty; to create a file use write`)
-	}
-	return r
-}
-
 // replacements returns edit's edits; one may stand at the top.
 func (a *arguments) replacements() (list []replacement) {
+	take := func(a *arguments) {
+		r := replacement{a.str("oldText"), a.str("newText")}
+		if r.oldText == "" {
+			a.fail(`"oldText" must not be empty; to create a file use write`)
+		}
+		list = append(list, r)
+	}
 	var items []json.RawMessage
 	if a.has("edits") && json.Unmarshal(a.object["edits"], &items) != nil {
 		a.fail(`"edits" must be an array of {oldText, newText}, not %s`, kindOf(a.object["edits"]))
@@ -178,13 +177,13 @@ func (a *arguments) replacements() (list []replacement) {
 	for i, item := range items {
 		o, err := parseObject(item)
 		element := &arguments{o, err}
-		list = append(list, element.replacement())
+		take(element)
 		if element.err != nil {
 			a.fail("edits[%d]: %w", i, element.err)
 		}
 	}
 	if a.has("oldText") || a.has("newText") {
-		list = append(list, a.replacement())
+		take(a)
 	}
 	if len(list) == 0 {
 		a.fail(`"edits" must be an array of {oldText, newText} with at least one element; given are %q`, slices.Sorted(maps.Keys(a.object)))
