@@ -87,7 +87,7 @@ type extension struct {
 	group              *group // nil when it was not started
 	out                *writer
 	startedAt, helloAt time.Time
-	readyAt            time.Time                  // the first ready
+	readyAt            time.Time                  // zero until it says so
 	ending             bool                       // we end it
 	fresh              []*registration            // not committed yet
 	subscribed         map[string]map[string]bool // by "events" or "intercept", by event
@@ -139,7 +139,7 @@ type extHost struct {
 	offers   []*registration // committed, in that order: what can be called
 	taken    map[string]*registration
 	panels   map[string]*extension
-	started  chan struct{} // closed when start-up is over
+	started  chan struct{} // closed when start-up is over, for which prompts wait
 	userGone chan struct{} // closed when no user answers any more
 	nextID   int
 	work     sync.WaitGroup // reloading, and what waits for start-up
@@ -257,9 +257,9 @@ func skillPaths(exts []*extension) (paths []string) {
 	return paths
 }
 
-// start starts all extensions at once and returns. When the last is ready or has
-// failed, over is called and then started is closed, for which prompts wait.
-func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
+// start starts all extensions at once. wait returns when the last is ready or has
+// failed, and that was told.
+func (h *extHost) start(exts []*extension) (wait func()) {
 	h.mu.Lock()
 	h.exts, h.offers, h.taken, h.panels = exts, nil, map[string]*registration{}, map[string]*extension{}
 	h.mu.Unlock()
@@ -270,16 +270,14 @@ func (h *extHost) start(exts []*extension, started chan struct{}, over func()) {
 			close(e.ready)
 		}
 	}
-	go func() { // ends with the last start
+	return func() {
 		for _, e := range exts {
 			if <-e.ready; e.err != nil {
 				h.tell(&Event{Type: "notice", Extension: e.Name, Level: "error", Manifest: filepath.Join(e.dir, "extension.json"), Text: e.err.Error(), Startup: true})
 			}
 		}
 		h.notify("session_start", "")
-		over()
-		close(started)
-	}()
+	}
 }
 
 // reloaded is what a reload did.
@@ -309,21 +307,20 @@ func (h *extHost) reload(answer func(reloaded)) {
 		r := reloaded{Stopped: h.stop(), Errors: []loadError{}}
 		exts := h.find()
 		h.found(exts)
-		h.start(exts, started, func() {
-			for _, e := range exts {
-				switch {
-				case e.err != nil:
-					r.Errors = append(r.Errors, loadError{e.Name, e.err.Error(), e.log})
-				case e.runs():
-					r.Ready++
-				}
-				if e.group != nil {
-					r.Loaded++
-				}
+		h.start(exts)()
+		for _, e := range exts {
+			switch {
+			case e.err != nil:
+				r.Errors = append(r.Errors, loadError{e.Name, e.err.Error(), e.log})
+			case e.runs():
+				r.Ready++
 			}
-			answer(r)
-		})
-		<-started
+			if e.group != nil {
+				r.Loaded++
+			}
+		}
+		answer(r)
+		close(started)
 	})
 }
 
@@ -365,10 +362,10 @@ func (e *extension) live() {
 	defer close(e.gone)
 	e.err = e.start()
 	close(e.ready)
+	defer e.logFile.Close()
 	if e.group == nil {
 		return
 	}
-	defer e.logFile.Close()
 	if e.err != nil {
 		e.group.kill(0) // also what is left of one whose first process has ended
 	}
@@ -633,11 +630,7 @@ func (e *extension) frame(o object) {
 	case "subscribe":
 		e.subscribe(o)
 	case "ready":
-		e.advance(0, func() {
-			if e.readyAt.IsZero() {
-				e.readyAt = time.Now()
-			}
-		})
+		e.advance(0, func() { e.readyAt = time.Now() })
 	case "tool_result", "event_intercept_response", "command_response", "tool_progress":
 		e.reply(typ, o)
 	case "shutdown_ack": // it ends, which is what counts

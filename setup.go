@@ -485,7 +485,8 @@ func (s *setup) agent(ctx context.Context, h host) (*Agent, error) {
 				"model": a.model.ID, "cwd": s.cwd, "extension_dir": e.dir, "data_dir": e.dir, "mode": cmp.Or(s.mode, "interactive"),
 				"capabilities": s.capabilities()}
 		}}
-	a.ext.start(s.exts, a.ext.started, func() {})
+	wait, started := a.ext.start(s.exts), a.ext.started
+	go func() { wait(); close(started) }() // ends with the last start
 	return a, nil
 }
 
