@@ -41,7 +41,7 @@ func main() {
 	check(err)
 	defer os.RemoveAll(dir)
 	if *zot == "" {
-		*zot = filepath.Join(dir, "zot")
+		*zot = filepath.Join(dir, "bin", "zot")
 		if out, err := exec.Command("go", "build", "-o", *zot, ".").CombinedOutput(); err != nil {
 			fail("go build: %v\n%s", err, out)
 		}
