@@ -93,6 +93,7 @@ type extension struct {
 	subscribed         map[string]map[string]bool // by "events" or "intercept", by event
 	pending            map[string]chan object     // by type and id of the reply
 	problems           findings                   // what it did wrong
+	acked              bool                       // it answered shutdown
 }
 
 // findings are the last things that were seen of an extension.
@@ -633,7 +634,10 @@ func (e *extension) frame(o object) {
 		e.advance(0, func() { e.readyAt = time.Now() })
 	case "tool_result", "event_intercept_response", "command_response", "tool_progress":
 		e.reply(typ, o)
-	case "shutdown_ack": // it ends, which is what counts
+	case "shutdown_ack":
+		e.host.mu.Lock()
+		e.acked = true
+		e.host.mu.Unlock()
 	case "submit":
 		if e.host.interactive {
 			e.host.tell(&Event{Type: "ext_submit", Extension: e.Name, Text: o.text("text")})

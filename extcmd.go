@@ -9,6 +9,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -22,6 +23,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -138,6 +140,7 @@ type extReport struct {
 	HelloMS    int64    `json:"hello_ms,omitempty"` // from the start
 	ReadyMS    int64    `json:"ready_ms,omitempty"` // from the start
 	Exit       string   `json:"exit,omitempty"`
+	Ack        bool     `json:"shutdown_ack,omitempty"`
 	Problems   []string `json:"problems,omitempty"`
 	Notes      []string `json:"notes,omitempty"` // no faults
 }
@@ -331,7 +334,7 @@ func (r *extReport) fill(e *extension, offers []*registration) {
 	r.Intercepts = slices.Sorted(maps.Keys(e.subscribed["intercept"]))
 	r.HelloMS = max(0, e.helloAt.Sub(e.startedAt).Milliseconds())
 	r.ReadyMS = max(0, e.readyAt.Sub(e.startedAt).Milliseconds())
-	r.Problems = append(r.Problems, e.problems.all()...)
+	r.Ack, r.Problems = e.acked, append(r.Problems, e.problems.all()...)
 	if e.group != nil && isClosed(e.group.exited) {
 		r.Exit = exitText(e.group.state)
 	}
@@ -348,6 +351,9 @@ func (r *extReport) fill(e *extension, offers []*registration) {
 	}
 	if r.Error != "" {
 		r.Problems = append(r.Problems, r.Error)
+	}
+	if !r.Ack && r.Exit != "" && r.Problems == nil {
+		r.Notes = append(r.Notes, `it ended without answering shutdown: send {"type":"shutdown_ack"} first`)
 	}
 }
 
@@ -561,15 +567,48 @@ func extSwitch(name string, on bool) error {
 	if err != nil {
 		return err
 	}
-	err = editJSONFile(filepath.Join(dir, "extension.json"), func(o object) {
-		maps.DeleteFunc(o, func(key string, _ json.RawMessage) bool { return strings.EqualFold(key, "enabled") }) // as encoding/json compares
-		o["enabled"] = encode(on)
-	})
+	path := filepath.Join(dir, "extension.json")
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
+	changed, err := setEnabled(data, on)
+	if err == nil && !bytes.Equal(changed, data) {
+		err = replaceFile(path, changed)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	_, err = fmt.Println(printable(name + map[bool]string{true: " is enabled", false: " is disabled"}[on] + also))
 	return err
+}
+
+// setEnabled changes the value of "enabled" in the text of a manifest, or adds
+// it behind the last member when it must be false. All else stays as it is.
+func setEnabled(data []byte, on bool) ([]byte, error) {
+	if _, err := parseObject(data); err != nil {
+		return nil, err
+	}
+	var out []byte
+	done, end := 0, bytes.IndexByte(data, '{')+1 // what is in out; the end of the last member
+	space, comma := data[end:skipSpace(data, end)], ""
+	d := json.NewDecoder(bytes.NewReader(data)) // nothing fails below: it was parsed above
+	d.Token()
+	for d.More() {
+		key, _ := d.Token()
+		var value json.RawMessage
+		d.Decode(&value)
+		end, comma = int(d.InputOffset()), ","
+		if strings.EqualFold(key.(string), "enabled") { // as encoding/json compares
+			out = strconv.AppendBool(append(out, data[done:end-len(value)]...), on)
+			done = end
+		}
+	}
+	if done == 0 && !on {
+		out = slices.Concat(data[:end], []byte(comma), space, []byte(`"enabled": false`))
+		done = end
+	}
+	return append(out, data[done:]...), nil
 }
 
 // extLogs prints a log. With follow it goes on with what comes, also when the

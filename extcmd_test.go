@@ -88,6 +88,33 @@ func TestExtUsage(t *testing.T) {
 	want(t, dir, 0, `{"extensions":[]}`, "doctor", "--json")
 }
 
+func TestSetEnabled(t *testing.T) {
+	for _, c := range []struct {
+		on      bool
+		in, out string
+	}{
+		{false, `{"name":"a"}`, `{"name":"a","enabled": false}`},
+		{true, `{"name":"a"}`, `{"name":"a"}`},
+		{false, "{\r\n\t\"name\" : \"a\" ,\r\n\t\"args\":[ 1.0 ]\r\n}\r\n", "{\r\n\t\"name\" : \"a\" ,\r\n\t\"args\":[ 1.0 ],\r\n\t\"enabled\": false\r\n}\r\n"},
+		{false, " {\"enabled\" :\n true\t, \"x\":{\"enabled\":true}} ", " {\"enabled\" :\n false\t, \"x\":{\"enabled\":true}} "},
+		{true, `{"x":[{"enabled":false}],"enabled":false}`, `{"x":[{"enabled":false}],"enabled":true}`},
+		{true, `{"enabled":false,"a":"\u00e9é","Enabled": null , "n":1e400}`, `{"enabled":true,"a":"\u00e9é","Enabled": true , "n":1e400}`},
+		{false, `{"\u0065nabled":"yes"}`, `{"\u0065nabled":false}`},
+		{false, "{ }", "{ \"enabled\": false }"},
+		{false, `{"enabled":true`, ""},
+		{false, `[1]`, ""},
+		{false, ``, ""},
+	} {
+		out, err := setEnabled([]byte(c.in), c.on)
+		if (err != nil) != (c.out == "") || string(out) != c.out {
+			t.Errorf("%s: %v\ngot  %q\nwant %q", c.in, err, out, c.out)
+		}
+		if err == nil && !json.Valid(out) {
+			t.Errorf("no longer JSON: %s", out)
+		}
+	}
+}
+
 // TestExtInstall: a directory is copied with modes and links, without .git.
 func TestExtInstall(t *testing.T) {
 	t.Parallel()
@@ -290,10 +317,11 @@ func TestExtSwitch(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "zot-home", "extensions", "a", "extension.json")
-	put(t, path, `{"name":"a", "exec":"./a", "Enabled":true, "x":["a&&b", {"z":1, "y":1.50}]}`, 0o604)
+	const before = "{\n  \"name\": \"a\",\n  \"exec\": \"./a\",   \"x\": 1.50\n}\n\n"
+	put(t, path, before, 0o604)
 	want(t, dir, 0, "a is disabled", "disable", "a")
 	after, err := os.ReadFile(path)
-	if want := "{\n  \"enabled\": false,\n  \"exec\": \"./a\",\n  \"name\": \"a\",\n  \"x\": [\n    \"a&&b\",\n    {\n      \"z\": 1,\n      \"y\": 1.50\n    }\n  ]\n}\n"; string(after) != want {
+	if string(after) != strings.Replace(before, "1.50", "1.50,\n  \"enabled\": false", 1) {
 		t.Errorf("%v: %s", err, after)
 	}
 	want(t, dir, 0, "disabled", "list")
@@ -360,6 +388,7 @@ func TestExtDoctor(t *testing.T) {
 			[]string{"belongs to a built-in", "a.b (for models a_b)", `"a_b" is left out: extension names has the name a_b already`, "a tool needs a name", "root of its schema must be an object", "the command /go is left out: extension names has the name /go already", `"g o" is no command name`}},
 		"silent":   {"exit 3", 1, []string{"silent: failed", "ended before hello", "exit status 3", "log:"}},
 		"brief":    {hello("brief") + ready + "exit 4\n", 1, []string{"it ended by itself (exit status 4)"}},
+		"rude":     {hello("rude") + ready + "read -r a; read -r b; exit 0\n", 0, []string{`send {"type":"shutdown_ack"}`}},
 		"stubborn": {hello("stubborn") + ready + "trap '' TERM; while :; do sleep 1; done\n", 1, []string{"it was killed 2s after shutdown"}},
 		"parent":   {hello("parent") + ready + "sleep 300 >/dev/null & " + loop, 1, []string{"other processes that it had started were killed"}},
 	} {
