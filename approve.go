@@ -8,7 +8,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -106,5 +105,5 @@ func preview(args json.RawMessage) string {
 			}
 		}
 	}
-	return shorten(strings.Join(strings.Fields(text), " "), 200)
+	return oneLine(text)
 }

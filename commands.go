@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -64,17 +65,15 @@ func (t *tui) called() (list [][2]string) {
 
 // meant is the command that a name almost is; "" when it is one, or is like none:
 // a prompt may begin with a path.
-func (t *tui) meant(name string) (nearest string) {
-	best := len(name)/3 + 1
+func (t *tui) meant(name string) string {
+	var names []string
 	for _, c := range t.called() {
-		if d := distance(name, c[0]); d < best {
-			nearest, best = c[0], d
+		if c[0] == name {
+			return ""
 		}
+		names = append(names, c[0])
 	}
-	if nearest == name {
-		return ""
-	}
-	return nearest
+	return nearest(name, names)
 }
 
 const keyHelp = `enter         send; while something runs: queue
@@ -123,19 +122,14 @@ func (t *tui) chooseModel(ref string) {
 	t.pick = p
 }
 
-// answerer is the model that answers next.
-func (t *tui) answerer() *Model {
-	t.agent.mu.Lock()
-	defer t.agent.mu.Unlock()
-	return t.agent.chosen().model
-}
-
+// useModel has a model answer: PROVIDER/ID, or an ID that the provider in use or
+// another one lists.
 func (t *tui) useModel(ref string) {
-	name, id, found := strings.Cut(ref, "/")
+	name, id, _ := strings.Cut(ref, "/")
 	info, err := t.catalog.provider(name)
-	if !found || err != nil {
+	if err != nil || id == "" {
 		id = ref
-		if info, err = t.catalog.provider(t.answerer().Provider); err == nil && !slices.ContainsFunc(info.models(), func(m *Model) bool { return m.ID == id }) {
+		if info, err = t.catalog.provider(t.agent.currentChoice().model.Provider); err == nil && !slices.ContainsFunc(info.models(), func(m *Model) bool { return m.ID == id }) {
 			info, err = t.catalog.provider(cmp.Or(owner(t.catalog, id), info.Name))
 		}
 	}
@@ -143,13 +137,14 @@ func (t *tui) useModel(ref string) {
 	if err == nil {
 		m, err = info.model(id)
 	}
+	var client provider
 	if err == nil {
 		m = t.configured(m)
-		var client provider
-		if client, err = t.client(m); err == nil {
-			t.agent.choose(func(c *choice) { c.model, c.provider = m, client })
-			err = t.record("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID)
-		}
+		client, err = t.client(m)
+	}
+	if err == nil {
+		t.agent.choose(func(c *choice) { c.model, c.provider = m, client })
+		err = t.record("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID)
 	}
 	if err != nil {
 		t.fail(err)
@@ -167,29 +162,26 @@ func (t *tui) record(kind, template string, values ...any) (err error) {
 	return err
 }
 
+// chooseReasoning sets how much the model thinks: by name, or from a list.
 func (t *tui) chooseReasoning(word string) {
-	m := t.answerer()
-	set := func(word string) {
-		level, err := parseReasoning(word)
-		if err == nil {
-			t.agent.choose(func(c *choice) { c.reasoning = level })
-			err = t.record("thinking_level_change", `"thinkingLevel":?`, levelName(m, level))
+	m := t.agent.currentChoice().model
+	if word == "" {
+		t.pick = &picker{title: "Reasoning"}
+		for _, level := range zotLevels(levels(m)) {
+			t.pick.items = append(t.pick.items, item{level, "", func() { t.chooseReasoning(level) }})
 		}
-		if err != nil {
-			t.fail(err)
-			return
-		}
-		t.say("reasoning: %s", word)
-	}
-	if word != "" {
-		set(word)
 		return
 	}
-	p := &picker{title: "Reasoning"}
-	for _, level := range zotLevels(levels(m)) {
-		p.items = append(p.items, item{level, "", func() { set(level) }})
+	level, err := parseReasoning(word)
+	if err == nil {
+		t.agent.choose(func(c *choice) { c.reasoning = level })
+		err = t.record("thinking_level_change", `"thinkingLevel":?`, levelName(m, level))
 	}
-	t.pick = p
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	t.say("reasoning: %s", word)
 }
 
 // open goes on with another session in the place of the open one. It is not
@@ -214,7 +206,7 @@ func (t *tui) open(another func() (*session, []string, error)) bool {
 	if old != nil {
 		old.close()
 	}
-	t.notes, t.result, t.context = nil, nil, 0
+	t.notes, t.folded, t.context = nil, nil, 0
 	for _, n := range notes {
 		t.addNote(note{text: n, style: asWarning})
 	}
@@ -225,9 +217,6 @@ func (t *tui) open(another func() (*session, []string, error)) bool {
 // showPast prints the end of a conversation that is gone on with. What waited
 // in it is in the editor.
 func (t *tui) showPast(r restored) {
-	t.agent.mu.Lock()
-	t.total = t.agent.usage
-	t.agent.mu.Unlock()
 	if more := len(r.messages) - shownPast; more > 0 {
 		t.gap()
 		t.print("", fmt.Sprintf("… %d earlier messages", more), asMuted)
@@ -241,7 +230,7 @@ func (t *tui) showPast(r restored) {
 		ids, texts = append(ids, q.id), append(texts, q.message.text())
 	}
 	if len(ids) > 0 {
-		t.editor.set(strings.Join(texts, "\n\n"))
+		t.giveBack(texts...)
 		if err := t.agent.currentSession().unqueue(ids); err != nil {
 			t.fail(err)
 		}
@@ -259,8 +248,7 @@ func (t *tui) chooseSession() {
 		if s := t.agent.currentSession(); s != nil && s.path == n.path {
 			continue
 		}
-		text := strings.Join(strings.Fields(cmp.Or(n.name, n.summary, n.firstMessage, n.id)), " ")
-		p.items = append(p.items, item{shorten(text, 200), fmt.Sprintf("%s, %d messages", n.modified.Local().Format("2006-01-02 15:04"), n.messages),
+		p.items = append(p.items, item{oneLine(cmp.Or(n.name, n.summary, n.firstMessage, n.id)), fmt.Sprintf("%s, %d messages", n.modified.Local().Format("2006-01-02 15:04"), n.messages),
 			func() { t.open(func() (*session, []string, error) { return openSession(n.path) }) }})
 	}
 	if len(p.items) == 0 {
@@ -279,7 +267,7 @@ func (t *tui) fork() {
 	}
 	p := &picker{title: "Fork before"}
 	for _, point := range slices.Backward(s.forkPoints()) {
-		p.items = append(p.items, item{shorten(strings.Join(strings.Fields(point.text), " "), 200), "", func() {
+		p.items = append(p.items, item{oneLine(point.text), "", func() {
 			text := ""
 			if t.open(func() (next *session, _ []string, err error) {
 				next, text, err = s.fork(point.entryID)
@@ -299,19 +287,18 @@ func (t *tui) fork() {
 var errNoSession = errors.New("this conversation is kept in no session")
 
 func (t *tui) name(name string) {
-	s, err := t.agent.currentSession(), errNoSession
-	switch {
-	case s != nil && name == "":
-		t.say("the name is %q: /name NAME changes it", s.name())
-		return
-	case s != nil:
-		_, err = s.append("session_info", `"name":?`, name)
-	}
-	if err != nil {
-		t.fail(err)
+	s := t.agent.currentSession()
+	if s == nil {
+		t.fail(errNoSession)
 		return
 	}
-	t.say("the name is %q", name)
+	if name != "" {
+		if _, err := s.append("session_info", `"name":?`, name); err != nil {
+			t.fail(err)
+			return
+		}
+	}
+	t.say("the name is %q", s.name())
 }
 
 func (t *tui) export(path string) {
@@ -383,11 +370,11 @@ func (t *tui) reloaded(r reloaded) {
 }
 
 func (t *tui) toggleYolo() {
-	a := t.agent
-	a.mu.Lock()
-	yolo := !a.approval.allowed["*"]
-	a.approval.allowed["*"] = yolo
-	a.mu.Unlock()
+	allowed := t.agent.approval.allowed
+	t.agent.mu.Lock()
+	allowed["*"] = !allowed["*"]
+	yolo := allowed["*"]
+	t.agent.mu.Unlock()
 	if yolo {
 		t.say("tools run without being asked about")
 	} else {
@@ -396,7 +383,9 @@ func (t *tui) toggleYolo() {
 }
 
 func (t *tui) cost() {
-	u := t.total
+	t.agent.mu.Lock()
+	u := t.agent.usage
+	t.agent.mu.Unlock()
 	t.gap()
 	t.print("", fmt.Sprintf("input %d, output %d, cache read %d, cache write %d tokens: $%.4f", u.Input, u.Output, u.CacheRead, u.CacheWrite, u.Cost.Total), asPlain)
 }
@@ -465,24 +454,17 @@ func (p *picker) view(s *screen, room int) (rows []string, row, col int) {
 		rows = append(rows, s.cut(appendCells(appendCells(nil, mark+items[i].text+"  ", st, 0), items[i].detail, asMuted, 0)))
 	}
 	if len(items) == 0 {
-		rows = append(rows, s.cut(appendCells(nil, "  nothing matches", asMuted, 0)))
+		rows = append(rows, s.row("  nothing matches", asMuted))
 	}
 	return rows, 0, col
 }
 
-// matching lists the commands that begin like the text, while it is one word
-// behind a slash.
-func (t *tui) matching() (list []string) {
-	text := t.editor.text
-	if !strings.HasPrefix(text, "/") || strings.ContainsAny(text, " \n") {
+// beginning lists the commands, with what they do, that begin with a text.
+func (t *tui) beginning(text string) (list [][2]string) {
+	if !strings.HasPrefix(text, "/") {
 		return nil
 	}
-	for _, c := range t.called() {
-		if strings.HasPrefix(c[0], text) && c[0] != text {
-			list = append(list, fmt.Sprintf("%-16s %s", c[0], strings.Join(strings.Fields(c[1]), " ")))
-		}
-	}
-	return list
+	return slices.DeleteFunc(t.called(), func(c [2]string) bool { return !strings.HasPrefix(c[0], text) })
 }
 
 // complete completes the word before the cursor: a command, or a file after @.
@@ -494,11 +476,9 @@ func (t *tui) complete() {
 		word := e.text[start:e.at]
 		if path, isFile := strings.CutPrefix(word, "@"); isFile {
 			t.offers = t.files(path)
-		} else if start == 0 && strings.HasPrefix(word, "/") {
-			for _, c := range t.called() {
-				if strings.HasPrefix(c[0], word) {
-					t.offers = append(t.offers, c[0])
-				}
+		} else if start == 0 {
+			for _, c := range t.beginning(word) {
+				t.offers = append(t.offers, c[0])
 			}
 		}
 		if len(t.offers) == 0 {
@@ -523,10 +503,7 @@ func (t *tui) complete() {
 // files lists the files that a path may become, behind @.
 func (t *tui) files(path string) (list []string) {
 	dir, name := filepath.Split(path)
-	place := dir
-	if !filepath.IsAbs(dir) {
-		place = filepath.Join(t.cwd, dir)
-	}
+	place := t.absolute(cmp.Or(dir, "."))
 	entries, _ := os.ReadDir(place)
 	for _, entry := range entries {
 		hidden := strings.HasPrefix(entry.Name(), ".") && !strings.HasPrefix(name, ".")
@@ -551,31 +528,29 @@ func commonPrefix(list []string) string {
 	return strings.ToValidUTF8(common, "")
 }
 
-const maxHistory = 1000 // entries that are read
+const maxHistory = 1000 // entries; twice as many are made so many
 
 // historyFile holds what was entered, in all sessions: JSON strings, one a line.
 func (t *tui) historyFile() string { return filepath.Join(t.home, "history.jsonl") }
 
+// loadHistory reads the newest entries. Without them, or a place to keep them,
+// nothing is lost but the memory.
 func loadHistory(path string) (list []string) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	lines := bufio.NewReader(f)
-	for {
-		line, err := inputLine(lines)
-		if line == nil && err == nil {
-			return list[max(0, len(list)-maxHistory):]
-		}
+	data, _ := os.ReadFile(path)
+	var lines [][]byte
+	for line := range bytes.Lines(data) {
 		var text string
 		if json.Unmarshal(line, &text) == nil && text != "" {
-			list = append(list, text)
+			list, lines = append(list, text), append(lines, line)
 		}
 	}
+	old := max(0, len(list)-maxHistory)
+	if old >= maxHistory {
+		replaceFile(path, bytes.Join(lines[old:], nil))
+	}
+	return list[old:]
 }
 
-// saveHistory adds an entry. Without it nothing is lost but the memory of it.
 func saveHistory(path, text string) {
 	os.MkdirAll(filepath.Dir(path), 0o700)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)

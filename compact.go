@@ -268,6 +268,11 @@ func shorten(s string, limit int) string {
 	return fmt.Sprintf("%s [%d characters left out] %s", head, len(s)-len(head)-len(tail), tail)
 }
 
+// oneLine is a text in one short line.
+func oneLine(text string) string {
+	return shorten(strings.Join(strings.Fields(text), " "), 200)
+}
+
 // compactOrder is what a compaction by lines is asked for.
 type compactOrder struct {
 	reason   string // manual, threshold or overflow

@@ -1,7 +1,7 @@
 // The keys of a terminal and the line editor. Rules kept here:
 //
-//   - Bytes become keys as they come: a sequence that is cut is waited for, one
-//     that is not known is left out whole.
+//   - Bytes become keys as they come: a sequence that is cut is waited for, but
+//     not for ever; one that is not known is left out whole.
 //   - The text holds nothing that the screen does not show: what is put in is
 //     cleaned first. The cursor is always between two characters as a person
 //     sees them.
@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -21,12 +22,24 @@ import (
 // these were held, or "paste". A key that is not known has none.
 type key struct{ name, text string }
 
+const (
+	escTime   = 40 * time.Millisecond // an Esc that stands alone so long is the key
+	pasteTime = time.Second           // a paste that stands still so long is all that comes
+)
+
 // keyReader makes keys of what a terminal sends.
-type keyReader struct{ buf []byte }
+type keyReader struct {
+	buf  []byte    // what is not a whole key yet
+	last time.Time // when bytes came
+}
 
 // read takes bytes and returns the keys that are complete.
 func (d *keyReader) read(b []byte) (keys []key) {
-	d.buf = append(d.buf, b...)
+	from := max(0, len(d.buf)-len(pasteEnd)) // of which a part may be there
+	d.buf, d.last = append(d.buf, b...), time.Now()
+	if bytes.HasPrefix(d.buf, pasteStart) && !bytes.Contains(d.buf[from:], pasteEnd) {
+		return nil // what came before is not searched again
+	}
 	for len(d.buf) > 0 {
 		k, n := parseKey(d.buf)
 		if n == 0 {
@@ -39,23 +52,37 @@ func (d *keyReader) read(b []byte) (keys []key) {
 	return keys
 }
 
-// waits reports whether an Esc stands alone: the key itself, unless more comes
-// at once.
-func (d *keyReader) waits() bool {
-	return len(d.buf) > 0 && d.buf[0] == 0x1b && !bytes.HasPrefix(d.buf, pasteStart)
+// due is when a key that has begun is taken without the rest; zero: none has.
+func (d *keyReader) due() (at time.Time) {
+	switch {
+	case bytes.HasPrefix(d.buf, pasteStart):
+		return d.last.Add(pasteTime)
+	case len(d.buf) > 0 && d.buf[0] == 0x1b:
+		return d.last.Add(escTime)
+	}
+	return at
 }
 
-// flush gives up waiting.
-func (d *keyReader) flush() []key {
+// flush takes a key without the rest when that is due.
+func (d *keyReader) flush() (keys []key) {
+	if at := d.due(); at.IsZero() || time.Now().Before(at) {
+		return nil
+	}
+	keys = []key{{name: "esc"}}
+	if text, isPaste := bytes.CutPrefix(d.buf, pasteStart); isPaste {
+		keys[0] = key{"paste", string(text)}
+	}
 	d.buf = nil
-	return []key{{name: "esc"}}
+	return keys
 }
 
 var pasteStart, pasteEnd = []byte("\x1b[200~"), []byte("\x1b[201~")
 
-var finalKeys = map[byte]string{'A': "up", 'B': "down", 'C': "right", 'D': "left", 'H': "home", 'F': "end", 'Z': "shift+tab", 'M': "enter"}
+var byteKeys = map[byte]string{'\r': "enter", '\t': "tab", 0x7f: "backspace", 8: "backspace"}
 
-var numberKeys = map[int]string{1: "home", 2: "insert", 3: "delete", 4: "end", 5: "pageup", 6: "pagedown", 7: "home", 8: "end"}
+var finalKeys = map[byte]string{'A': "up", 'B': "down", 'C': "right", 'D': "left", 'H': "home", 'F': "end", 'M': "enter"}
+
+var numberKeys = map[int]string{1: "home", 3: "delete", 4: "end", 5: "pageup", 6: "pagedown", 7: "home", 8: "end"}
 
 // parseKey reads the first key of b and its length, 0 if it is not complete.
 func parseKey(b []byte) (k key, n int) {
@@ -114,12 +141,8 @@ func parseKey(b []byte) (k key, n int) {
 			k.name, n = "alt+"+k.name, n+1
 		}
 		return k, n
-	case c == '\r':
-		return key{name: "enter"}, 1
-	case c == '\t':
-		return key{name: "tab"}, 1
-	case c == 0x7f || c == 8:
-		return key{name: "backspace"}, 1
+	case byteKeys[c] != "":
+		return key{name: byteKeys[c]}, 1
 	case c < ' ':
 		return key{name: "ctrl+" + strings.ToLower(string(rune('@'+c)))}, 1
 	case !utf8.FullRune(b):
@@ -144,6 +167,8 @@ type editor struct {
 	draft   string   // the text itself, while back > 0
 }
 
+const maxUndos = 100
+
 // edit is a text before a change.
 type edit struct {
 	text string
@@ -165,7 +190,7 @@ func clean(text string) string {
 // cursor behind it.
 func (e *editor) replace(from, to int, text string, typed bool) {
 	if !typed || !e.typing {
-		e.undos = append(e.undos, edit{e.text, e.at})
+		e.undos = append(e.undos[max(0, len(e.undos)-maxUndos):], edit{e.text, e.at})
 	}
 	e.typing = typed
 	e.text = e.text[:from] + text + e.text[to:]
@@ -202,20 +227,30 @@ func (e *editor) left() int {
 	if e.at == start {
 		return max(start-1, 0)
 	}
+	start = max(start, e.boundary(e.at-longest))
 	cells := appendCells(nil, e.text[start:e.at], asPlain, start)
 	return cells[len(cells)-1].at
 }
 
 func (e *editor) right() int {
-	for _, c := range appendCells(nil, e.text[e.at:e.lineEnd()], asPlain, e.at) {
+	end := min(e.lineEnd(), e.boundary(e.at+longest))
+	for _, c := range appendCells(nil, e.text[e.at:end], asPlain, e.at) {
 		if c.at > e.at {
 			return c.at
 		}
 	}
-	if end := e.lineEnd(); end > e.at {
+	if end > e.at {
 		return end
 	}
 	return min(e.at+1, len(e.text))
+}
+
+// boundary is the first place at or behind an offset that is not within a
+// character.
+func (e *editor) boundary(at int) int {
+	for at = max(at, 0); at < len(e.text) && !utf8.RuneStart(e.text[at]); at++ {
+	}
+	return min(at, len(e.text))
 }
 
 // wordLeft and wordRight are at the next end of a word.
@@ -238,22 +273,22 @@ type editorRow struct {
 	from, to int // the bytes of the text
 }
 
-// nearby is how many lines above and below the cursor are made into rows: more
-// than a terminal shows, and not all, because each key makes them anew.
-const nearby = 200
+// A key makes the rows around the cursor anew: not those of all the text.
+const (
+	nearby  = 8 << 10 // bytes: more than a terminal shows
+	longest = 4 << 10 // bytes of what looks like one character
+)
 
 // rows breaks the text around the cursor into rows; row and col are the
 // cursor's. A column stays free for the cursor.
 func (e *editor) rows(width int) (rows []editorRow, row, col int) {
-	start, end := e.lineStart(), e.lineEnd()
-	for range nearby {
-		start = strings.LastIndexByte(e.text[:max(start-1, 0)], '\n') + 1
-		if n := strings.IndexByte(e.text[min(end+1, len(e.text)):], '\n'); n >= 0 {
-			end += 1 + n
-		} else {
-			end = len(e.text)
-		}
+	// The beginning moves in large steps, so that the rows of a long line do not
+	// change with every key.
+	start := e.boundary((e.at/nearby - 2) * nearby)
+	if n := strings.IndexByte(e.text[start:min(start+nearby, len(e.text))], '\n'); start > 0 && n >= 0 {
+		start += n + 1
 	}
+	end := e.boundary(e.at + 2*nearby)
 	for line := range strings.SplitSeq(e.text[start:end], "\n") {
 		broken := wrap(appendCells(nil, line, asPlain, start), width-1, 0, false)
 		for i, cells := range broken {
@@ -321,16 +356,14 @@ func (e *editor) kill(to int) {
 	}
 }
 
-// press does what a key says, in rows of a width. It reports whether the key
-// means anything here.
-func (e *editor) press(k key, width int) bool {
+// press does what a key says, in rows of a width.
+func (e *editor) press(k key, width int) {
+	typing := e.typing
+	e.typing = false
 	switch k.name {
 	case "rune":
-		if k.text == " " {
-			e.typing = false // a word is undone at once
-		}
+		e.typing = typing && k.text != " " // a word is undone at once
 		e.replace(e.at, e.at, clean(k.text), true)
-		return true
 	case "paste":
 		e.insert(k.text)
 	case "alt+enter", "shift+enter", "ctrl+j":
@@ -381,9 +414,5 @@ func (e *editor) press(k key, width int) bool {
 		if n := len(e.undos); n > 0 {
 			e.text, e.at, e.undos = e.undos[n-1].text, e.undos[n-1].at, e.undos[:n-1]
 		}
-	default:
-		return false
 	}
-	e.typing = false
-	return true
 }

@@ -291,6 +291,17 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
+// nearest is the name that one was probably meant to be; "" if it is like none.
+func nearest(name string, names []string) (found string) {
+	best := len(name)/3 + 1
+	for _, n := range names {
+		if d := distance(name, n); d < best {
+			found, best = n, d
+		}
+	}
+	return found
+}
+
 func printHelp(w io.Writer) {
 	fmt.Fprint(w, helpHead)
 	for _, g := range new(options).flagGroups() {

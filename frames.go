@@ -36,7 +36,7 @@ type writer struct {
 	mu      sync.Mutex
 	buf     []byte        // frames that wait, each ending in LF
 	wake    chan struct{} // capacity 1: there is something to do
-	drained chan struct{} // closed and replaced when buf was taken
+	drained *sync.Cond    // buf was taken
 	closed  bool
 	err     error         // why nothing more can be written
 	done    chan struct{} // closed when the goroutine has ended
@@ -44,7 +44,8 @@ type writer struct {
 }
 
 func newWriter(out io.Writer, gone func()) *writer {
-	w := &writer{out: out, gone: gone, wake: make(chan struct{}, 1), drained: make(chan struct{}), done: make(chan struct{})}
+	w := &writer{out: out, gone: gone, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	w.drained = sync.NewCond(&w.mu)
 	go w.loop()
 	return w
 }
@@ -80,8 +81,7 @@ func (w *writer) loop() {
 			return
 		}
 		batch, w.buf = w.buf, batch[:0]
-		close(w.drained)
-		w.drained = make(chan struct{})
+		w.drained.Broadcast()
 		w.mu.Unlock()
 		if len(batch) == 0 {
 			<-w.wake
@@ -90,8 +90,7 @@ func (w *writer) loop() {
 		if err := writeAll(w.out, batch); err != nil {
 			w.mu.Lock()
 			w.err, w.buf = err, nil
-			close(w.drained)
-			w.drained = make(chan struct{})
+			w.drained.Broadcast()
 			w.mu.Unlock()
 			go w.gone()
 			return
@@ -121,18 +120,23 @@ func writeAll(out io.Writer, b []byte) error {
 // wait returns when fewer than limit bytes wait, the reader has gone, or ctx
 // has ended.
 func (w *writer) wait(ctx context.Context, limit int) {
-	for {
-		w.mu.Lock()
-		ok, drained := len(w.buf) < limit || w.err != nil, w.drained
-		w.mu.Unlock()
-		if ok {
-			return
-		}
-		select {
-		case <-drained:
-		case <-ctx.Done():
-			return
-		}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	waitCond(ctx, w.drained, func() bool { return len(w.buf) < limit || w.err != nil })
+}
+
+// waitCond waits until c tells that ok holds, or ctx ends. c's lock is held.
+func waitCond(ctx context.Context, c *sync.Cond, ok func() bool) {
+	if ok() {
+		return
+	}
+	defer context.AfterFunc(ctx, func() {
+		c.L.Lock()
+		defer c.L.Unlock()
+		c.Broadcast()
+	})()
+	for !ok() && ctx.Err() == nil {
+		c.Wait()
 	}
 }
 

@@ -160,7 +160,7 @@ func run(o *options, token string) {
 		if terminal, err = newTUI(s, os.Stdin, stdout); err != nil {
 			fail(fmt.Errorf("the terminal can not be used: %w", err))
 		}
-		h, p.leave = &terminal.inbox, terminal.close
+		h, p.leave = terminal.inbox, terminal.close
 	}
 	if p.agent, err = s.agent(ctx, h); err != nil {
 		p.leave()

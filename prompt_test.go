@@ -393,7 +393,6 @@ func TestExpand(t *testing.T) {
 		{"/fix 'a b'", "Fix a b for me.\n\nAll: a b"},
 		{"/fix\na $1", "Fix a for $1.\n\nAll: a $1"},
 		{"/fixx a", "/fixx a"},
-		{"/skill:x a", "/skill:x a"},
 		{" /fix a", " /fix a"},
 		{"/", "/"},
 		{"", ""},
@@ -403,6 +402,9 @@ func TestExpand(t *testing.T) {
 		if out != c.want || err != nil {
 			t.Errorf("%q: %q %v, want %q", c.in, out, err, c.want)
 		}
+	}
+	if _, err := expand("/skill:x a", skills, templates); err == nil || err.Error() != "there is no skill x (known: s)" {
+		t.Errorf("a skill that does not exist: %v", err)
 	}
 	if out, err := expand("/only", skills, templates); out != "/only" || err == nil || !strings.Contains(err.Error(), "without arguments") {
 		t.Errorf("an empty text: %q %v", out, err)

@@ -73,7 +73,13 @@ const (
 // invisible or turn the direction of writing are left out.
 func appendCells(dst []cell, line string, st style, at int) []cell {
 	first, joined := len(dst), false
+	dst = slices.Grow(dst, len(line))
 	for i := 0; i < len(line); {
+		if c := line[i]; !joined && ' ' <= c && c < 0x7f { // nearly always
+			dst = append(dst, cell{line[i : i+1], 1, st, at + i})
+			i++
+			continue
+		}
 		r, n := utf8.DecodeRuneInString(line[i:])
 		text, start := line[i:i+n], at+i
 		i += n
@@ -276,42 +282,42 @@ var (
 	inlineMark  = lazyRegexp("`([^`]+)`|\\*\\*(\\S(?:[^*]*[^\\s*])?)\\*\\*|\\[([^\\]]+)\\]\\(([^()\\s]+)\\)")
 )
 
-// line turns one line of Markdown into cells; at is where its text begins, hang
-// what wrap needs. A line that is not complete may be asked about again.
-func (m *markdown) line(src string, at int) (cells []cell, hang int, words bool) {
+// line turns one line of Markdown into cells; hang is what wrap needs. A line
+// that is not complete may be asked about again.
+func (m *markdown) line(src string) (cells []cell, hang int, words bool) {
 	src = strings.TrimSuffix(src, "\r")
 	f := fenceLine().FindStringSubmatch(src)
 	switch {
 	case m.fence != "":
 		if f != nil && strings.HasPrefix(f[1], m.fence) {
 			m.fence = ""
-			return appendCells(nil, src, asMuted, at), 0, false
+			return appendCells(nil, src, asMuted, 0), 0, false
 		}
-		return appendCells(nil, src, asCode, at), 0, false
+		return appendCells(nil, src, asCode, 0), 0, false
 	case f != nil:
 		m.fence = f[1]
-		return appendCells(nil, src, asMuted, at), 0, false
+		return appendCells(nil, src, asMuted, 0), 0, false
 	case ruleLine().MatchString(src):
-		return appendCells(nil, "────────", asMuted, at), 0, false
+		return appendCells(nil, "────────", asMuted, 0), 0, false
 	}
 	if mark := headingLine().FindString(src); mark != "" {
-		return inline(nil, src[len(mark):], asHeading, at+len(mark)), 0, true
+		return inline(nil, src[len(mark):], asHeading, len(mark)), 0, true
 	}
 	if quote := strings.TrimPrefix(src, ">"); quote != src {
-		return inline(appendCells(nil, "│", asMuted, at), quote, asMuted, at+1), 2, true
+		return inline(appendCells(nil, "│", asMuted, 0), quote, asMuted, 1), 2, true
 	}
 	if mark := listLine().FindString(src); mark != "" {
 		shown := mark
 		if strings.ContainsAny(mark, "-*+") {
 			shown = strings.NewReplacer("-", "•", "*", "•", "+", "•").Replace(mark)
 		}
-		cells = appendCells(nil, shown, asMuted, at)
+		cells = appendCells(nil, shown, asMuted, 0)
 		for i := range cells {
-			cells[i].at = at
+			cells[i].at = 0
 		}
-		return inline(cells, src[len(mark):], asPlain, at+len(mark)), len(cells), true
+		return inline(cells, src[len(mark):], asPlain, len(mark)), len(cells), true
 	}
-	return inline(nil, src, asPlain, at), 0, true
+	return inline(nil, src, asPlain, 0), 0, true
 }
 
 // inline appends the cells of text with code, bold and links.
@@ -344,7 +350,7 @@ type screen struct {
 	theme         theme
 	scroll        []string // rows that are finished and not printed yet
 	live          []string // the live area as it was painted
-	row, col      int      // where the cursor is in it
+	at, col       int      // where the cursor is in it
 }
 
 // print adds a line to what is finished.
@@ -384,6 +390,9 @@ func (s *screen) cut(cells []cell) string {
 	return s.theme.row(cells, 0)
 }
 
+// row is a text in one row.
+func (s *screen) row(text string, st style) string { return s.cut(appendCells(nil, text, st, 0)) }
+
 const (
 	beginFrame = "\x1b[?2026h" // terminals that know it show the whole frame at once
 	endFrame   = "\x1b[?2026l"
@@ -394,7 +403,7 @@ const (
 // paint prints what is finished and brings the live area to be these rows,
 // with the cursor at row and col.
 func (s *screen) paint(live []string, row, col int) error {
-	at, old := s.row, s.live
+	at, old := s.at, s.live
 	b := []byte(beginFrame)
 	move := func(to int) { // a new row at the bottom scrolls, so down is LF
 		if to < at {
@@ -408,7 +417,7 @@ func (s *screen) paint(live []string, row, col int) error {
 	}
 	if len(s.scroll) > 0 {
 		old = nil
-	} else if slices.Equal(live, old) && row == s.row && col == s.col {
+	} else if slices.Equal(live, old) && row == s.at && col == s.col {
 		return nil
 	}
 	rows := append(s.scroll, live...)
@@ -430,7 +439,7 @@ func (s *screen) paint(live []string, row, col int) error {
 	if col > 0 {
 		b = fmt.Appendf(b, "\x1b[%dC", col)
 	}
-	s.scroll, s.live, s.row, s.col = nil, live, row, col
+	s.scroll, s.live, s.at, s.col = nil, live, row, col
 	return writeAll(s.out, append(b, endFrame...))
 }
 
@@ -439,13 +448,13 @@ func (s *screen) paint(live []string, row, col int) error {
 func (s *screen) resize(width, height int) {
 	if width < s.width {
 		up := s.col / width
-		for _, r := range s.live[:min(s.row, len(s.live))] {
+		for _, r := range s.live[:min(s.at, len(s.live))] {
 			up += max(0, widthOf(appendCells(nil, r, asPlain, 0))-1)/width + 1
 		}
-		s.row = up
+		s.at = up
 	}
 	s.width, s.height, s.live = width, height, nil
-	s.row = min(s.row, height-1)
+	s.at = min(s.at, height-1)
 }
 
 // leave ends the live area; what is printed next begins on a row of its own.

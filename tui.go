@@ -11,9 +11,9 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -27,17 +27,22 @@ import (
 const (
 	frameTime    = 16 * time.Millisecond // between two drawings, unless a key was pressed
 	spinTime     = 100 * time.Millisecond
-	escTime      = 40 * time.Millisecond // an Esc that stands alone so long is the key
-	leaveTime    = 2 * time.Second       // between the two ctrl+c that leave
-	reloadTime   = 5 * time.Second       // that the outcome of a reload is shown
-	foldedLines  = 6                     // of a result
+	calmTime     = time.Second / 2 // without a key, before keys answer a question
+	leaveTime    = 2 * time.Second // between the two ctrl+c that leave
+	reloadTime   = 5 * time.Second // that the outcome of a reload is shown
+	foldedLines  = 6               // of a result
 	foldedDiff   = 40
 	progressRows = 3
 	maxNotes     = 50
 	shownPast    = 40 // messages of a session that is gone on with
 
-	shellCall = "!" // the id of the user's own command
+	shellID = "!" // of the user's own command
 )
+
+// shellCall is the call of a user's own command, which is given as JSON.
+func shellCall(command json.RawMessage) *Block {
+	return &Block{ID: shellID, Name: "bash", Args: appendJSON(nil, `{"command":?}`, command)}
+}
 
 // inbox takes the agent's events to the owner. It is the agent's host. What is
 // streamed is put together, so that it stays small while the owner draws.
@@ -46,24 +51,23 @@ type inbox struct {
 	events  []Event
 	size    int           // bytes of text in it
 	wake    chan struct{} // capacity 1: there is something in it
-	drained chan struct{} // closed and replaced when it was emptied
+	drained *sync.Cond    // it was emptied
+}
+
+func newInbox() *inbox {
+	b := &inbox{wake: make(chan struct{}, 1)}
+	b.drained = sync.NewCond(&b.mu)
+	return b
 }
 
 // event implements host.
 func (b *inbox) event(e *Event) {
 	own := *e
-	text := len(own.Text) + 64
 	if own.Type == "delta" {
 		if own.Delta.phase != "delta" || own.Delta.block.Type != "text" && own.Delta.block.Type != "thinking" {
 			return
 		}
 		own.Type, own.Text, own.Delta = own.Delta.block.Type, string(own.Delta.text), delta{}
-		text = len(own.Text)
-	}
-	if own.Panel != nil {
-		for _, line := range own.Panel.Lines {
-			text += len(line)
-		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,11 +79,12 @@ func (b *inbox) event(e *Event) {
 	case last != nil && (own.Type == "text" || own.Type == "thinking" || own.Type == "tool_progress" && own.CallID == last.CallID):
 		last.Text += own.Text
 	case last != nil && own.Type == "ext_panel_render" && own.Panel.ID == last.Panel.ID:
-		*last, text = own, 0
+		*last = own
 	default:
 		b.events = append(b.events, own)
+		b.size += 64
 	}
-	b.size += text
+	b.size += len(own.Text)
 	select {
 	case b.wake <- struct{}{}:
 	default:
@@ -92,25 +97,14 @@ func (b *inbox) take() []Event {
 	defer b.mu.Unlock()
 	events := b.events
 	b.events, b.size = nil, 0
-	close(b.drained)
-	b.drained = make(chan struct{})
+	b.drained.Broadcast()
 	return events
 }
 
 func (b *inbox) flush(ctx context.Context) {
-	for {
-		b.mu.Lock()
-		ok, drained := b.size < backlog, b.drained
-		b.mu.Unlock()
-		if ok {
-			return
-		}
-		select {
-		case <-drained:
-		case <-ctx.Done():
-			return
-		}
-	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waitCond(ctx, b.drained, func() bool { return b.size < backlog })
 }
 
 func (b *inbox) behind() bool {
@@ -126,7 +120,7 @@ type note struct {
 	until           time.Time // zero: no longer than others
 }
 
-// entry is something that was entered and waits for its turn.
+// entered is something that was entered and waits for its turn.
 type entered struct {
 	text string
 	run  func()
@@ -135,7 +129,7 @@ type entered struct {
 // tui is the state of the terminal host.
 type tui struct {
 	*setup
-	inbox   inbox
+	inbox   *inbox
 	agent   *Agent
 	in, out *os.File
 	restore func()        // undoes raw mode
@@ -155,7 +149,6 @@ type tui struct {
 	since   time.Time               // when it became busy
 	cancel  context.CancelCauseFunc // of a shell command; nil: a job of the agent runs
 	context int                     // tokens, as the provider last said
-	total   Usage
 
 	md       markdown
 	rest     string // of the answer: the line that is not complete
@@ -163,23 +156,22 @@ type tui struct {
 	thinking string
 	calls    []*Block          // that have no result yet
 	progress map[string]string // by call id: the end of the output
-	result   *Message          // the last result that was folded
+	folded   *Block            // the last call whose result was folded, with the result as its text
 
 	notes    []note
-	failures []string // of extensions to start; they stay until a good reload
-	panels   []*panel // the last one has the focus
-	ask      *Event   // the call that waits for approval
-	reason   *editor  // why it is denied, while that is written
+	failures []string  // of extensions to start; they stay until a good reload
+	panels   []*panel  // the last one has the focus
+	ask      *Event    // the call that waits for approval
+	calm     time.Time // when ask was drawn with no key since; zero: not yet
+	reason   *editor   // why it is denied, while that is written
 	pick     *picker
 	offers   []string // completions that were offered
 	offer    int      // the one that was put in last; -1: none
-	offered  string   // the text before it
 }
 
 // newTUI makes the host of a terminal; run runs it.
 func newTUI(s *setup, in, out *os.File) (*tui, error) {
-	t := &tui{setup: s, in: in, out: out, ended: make(chan struct{}), posted: make(chan func(), 16), progress: map[string]string{},
-		inbox: inbox{wake: make(chan struct{}, 1), drained: make(chan struct{})}}
+	t := &tui{setup: s, in: in, out: out, ended: make(chan struct{}), posted: make(chan func(), 16), progress: map[string]string{}, inbox: newInbox()}
 	t.screen.out = out
 	t.screen.width, t.screen.height = terminalSize(out)
 	if os.Getenv("NO_COLOR") == "" {
@@ -234,18 +226,20 @@ func (t *tui) run(a *Agent) {
 	t.welcome()
 	timer := time.NewTimer(0)
 	for !t.leave {
-		wait := frameTime - time.Since(t.drawn)
-		if t.dirty && wait <= 0 && t.draw() != nil {
+		if t.dirty && time.Since(t.drawn) >= frameTime && t.draw() != nil {
 			return // the terminal has gone
 		}
-		switch {
-		case t.dirty:
-			timer.Reset(wait)
-		case t.keys.waits():
-			timer.Reset(escTime)
-		case t.busy || len(t.notes) > 0:
-			timer.Reset(spinTime)
+		wait := time.Hour
+		if t.busy || len(t.notes) > 0 {
+			wait = spinTime
 		}
+		if at := t.keys.due(); !at.IsZero() {
+			wait = min(wait, time.Until(at))
+		}
+		if t.dirty {
+			wait = min(wait, time.Until(t.drawn.Add(frameTime)))
+		}
+		timer.Reset(wait)
 		select {
 		case b, open := <-typed:
 			if !open {
@@ -266,10 +260,8 @@ func (t *tui) run(a *Agent) {
 			do()
 			t.dirty = true
 		case <-timer.C:
-			if t.keys.waits() {
-				t.press(t.keys.flush())
-			}
-			t.dirty = t.dirty || t.busy || t.expire()
+			t.press(t.keys.flush())
+			t.dirty = true
 		case <-t.agent.ctx.Done():
 			return
 		}
@@ -376,12 +368,11 @@ func (t *tui) show(e *Event) {
 	case "tool_progress":
 		t.progress[e.CallID] = lastOf(t.progress[e.CallID]+e.Text, 4000)
 	case "tool_confirmation_requested":
-		t.ask = e
+		t.ask, t.calm = e, time.Time{}
 	case "tool_result":
 		t.printResult(e.Message)
 	case "usage":
 		t.measure(e.Usage)
-		t.total = e.Total
 	case "retry":
 		t.addNote(note{text: fmt.Sprintf("%s; trying again in %v", e.Text, e.Delay.Round(time.Second)), style: asWarning})
 	case "compact_done":
@@ -403,14 +394,13 @@ func (t *tui) show(e *Event) {
 		}
 		t.idle()
 	case "notice":
-		st := map[string]style{"success": asSuccess, "warn": asWarning, "error": asFailure}[e.Level]
+		n := note{extension: e.Extension, text: e.Text, style: map[string]style{"success": asSuccess, "warn": asWarning, "error": asFailure}[e.Level]}
+		if e.Manifest != "" {
+			n.extension = "" // the text says who
+		}
 		if e.Startup {
 			t.failures = append(t.failures, e.Text)
 		} else {
-			n := note{extension: e.Extension, text: e.Text, style: st}
-			if e.Manifest != "" {
-				n.extension = "" // the text says who
-			}
 			t.addNote(n)
 		}
 	case "ext_display":
@@ -424,15 +414,14 @@ func (t *tui) show(e *Event) {
 			t.enqueue(e.Text, func() { t.submit(e.Text) })
 		}
 	case "ext_panel_open", "ext_panel_render", "ext_panel_close":
-		at := slices.IndexFunc(t.panels, func(p *panel) bool { return p.ID == e.Panel.ID })
-		switch {
-		case e.Type == "ext_panel_open":
-			t.panels = append(slices.DeleteFunc(t.panels, func(p *panel) bool { return p.ID == e.Panel.ID }), e.Panel)
-		case at < 0: // the user has closed it
-		case e.Type == "ext_panel_render":
+		same := func(p *panel) bool { return p.ID == e.Panel.ID }
+		switch at := slices.IndexFunc(t.panels, same); {
+		case e.Type == "ext_panel_render" && at >= 0: // else the user has closed it
 			t.panels[at] = e.Panel
-		default:
-			t.panels = slices.Delete(t.panels, at, at+1)
+		case e.Type != "ext_panel_render":
+			if t.panels = slices.DeleteFunc(t.panels, same); e.Type == "ext_panel_open" {
+				t.panels = append(t.panels, e.Panel)
+			}
 		}
 	}
 }
@@ -468,12 +457,12 @@ func (t *tui) speak(text string) {
 		if !complete {
 			break
 		}
-		t.screen.print(t.md.line(line, 0))
+		t.screen.print(t.md.line(line))
 		t.rest = rest
 	}
 	md := t.md // the line may go on: nothing is learned from it
 	if len(t.rest) > t.screen.width*maxStreamedRow {
-		cells, hang, words := md.line(t.rest, 0)
+		cells, hang, words := md.line(t.rest)
 		rows := wrap(cells, t.screen.width, hang, words)
 		if n := len(rows) - maxStreamedRow; n > 0 && len(rows[n]) > 0 {
 			at := rows[n][0].at
@@ -486,7 +475,7 @@ func (t *tui) speak(text string) {
 // endSpeech finishes the answer.
 func (t *tui) endSpeech() {
 	if t.rest != "" {
-		t.screen.print(t.md.line(t.rest, 0))
+		t.screen.print(t.md.line(t.rest))
 	}
 	t.rest, t.md, t.thinking, t.speaking = "", markdown{}, "", false
 }
@@ -496,14 +485,14 @@ func (t *tui) printUser(m *Message) {
 	if text := m.text(); text != "" {
 		t.fold(text, "› ", asUser, 30, false)
 	}
-	t.printImages(m, "  ")
+	t.printImages(m)
 }
 
-func (t *tui) printImages(m *Message, mark string) {
+func (t *tui) printImages(m *Message) {
 	for _, b := range m.Content {
 		if b.Type == "image" {
 			size := base64.StdEncoding.DecodedLen(len(b.Data))
-			t.print(mark, fmt.Sprintf("[%s, %.1f KiB]", b.MimeType, float64(size)/1024), asAccent)
+			t.print("  ", fmt.Sprintf("[%s, %.1f KiB]", b.MimeType, float64(size)/1024), asAccent)
 		}
 	}
 }
@@ -556,9 +545,9 @@ func (t *tui) printResult(m *Message) {
 	if d, ok := m.details.(editDetails); ok {
 		t.printDiff(d.Diff, foldedDiff)
 	} else if t.fold(text, "  ", st, foldedLines, call.Name == "bash") {
-		t.result = m
+		t.folded = &Block{Name: call.Name, Args: call.Args, Text: text}
 	}
-	t.printImages(m, "  ")
+	t.printImages(m)
 }
 
 // printMessage prints a message of the past.
@@ -573,8 +562,8 @@ func (t *tui) printMessage(m *Message) {
 		} else if v[2] == nil {
 			text, failed = text+"\n\n(command cancelled)", true
 		}
-		t.calls = []*Block{{ID: shellCall, Name: "bash", Args: appendJSON(nil, `{"command":?}`, v[0])}}
-		t.printResult(&Message{CallID: shellCall, ToolName: "bash", IsError: failed, Content: []Block{{Type: "text", Text: strings.TrimSpace(text)}}})
+		t.calls = []*Block{shellCall(v[0])}
+		t.printResult(&Message{CallID: shellID, ToolName: "bash", IsError: failed, Content: []Block{{Type: "text", Text: strings.TrimSpace(text)}}})
 	case m.Role == "user":
 		t.printUser(m)
 	case m.Role == "assistant":
@@ -607,21 +596,22 @@ func (t *tui) printDiff(diff string, limit int) {
 func (t *tui) compacted(summary string) {
 	t.gap()
 	t.print("", "The conversation was compacted to:", asMuted)
-	t.fold(summary, "  ", asMuted, foldedLines, false)
-	t.result = &Message{Role: "tool", ToolName: "compact", Content: []Block{{Type: "text", Text: summary}}}
+	if t.fold(summary, "  ", asMuted, foldedLines, false) {
+		t.folded = &Block{Name: "compact", Text: summary}
+	}
 	t.context = 0
 }
 
 // unfold prints the last folded result whole.
 func (t *tui) unfold() {
-	if t.result == nil {
-		t.addNote(note{text: "nothing is folded", style: asMuted})
+	if t.folded == nil {
+		t.say("nothing is folded")
 		return
 	}
 	t.gap()
-	t.print("● ", cmp.Or(t.result.ToolName, "result"), asMuted)
-	t.print("  ", t.result.text(), asPlain)
-	t.result = nil
+	t.screen.scroll = append(t.screen.scroll, t.screen.cut(t.callLine("● ", asMuted, t.folded)))
+	t.print("  ", t.folded.Text, asPlain)
+	t.folded = nil
 }
 
 // addNote shows a note, in the live area if it is small.
@@ -645,13 +635,6 @@ func (t *tui) say(format string, values ...any) {
 
 func (t *tui) fail(err error) { t.addNote(note{text: err.Error(), style: asFailure}) }
 
-// expire drops the notes whose time is over.
-func (t *tui) expire() bool {
-	n := len(t.notes)
-	t.notes = slices.DeleteFunc(t.notes, func(n note) bool { return !n.until.IsZero() && time.Now().After(n.until) })
-	return len(t.notes) < n
-}
-
 // enter takes what the user entered: a slash command at once, all else in its
 // turn.
 func (t *tui) enter(text string) {
@@ -665,16 +648,30 @@ func (t *tui) enter(text string) {
 		}
 		// An extension that is still starting may have it.
 		if meant := t.meant(name); meant != "" && len(t.agent.ext.starting()) == 0 {
-			t.editor.set(text)
-			t.fail(fmt.Errorf("there is no command %s: did you mean %s?", name, meant))
+			t.refuse(text, fmt.Errorf("there is no command %s: did you mean %s?", name, meant))
 			return
 		}
 	}
-	if command, isShell := strings.CutPrefix(text, "!"); isShell && strings.TrimSpace(command) != "" {
-		t.enqueue(text, func() { t.shell(strings.TrimSpace(command)) })
+	if command, isShell := strings.CutPrefix(text, "!"); isShell {
+		if command = strings.TrimSpace(command); command == "" {
+			t.refuse(text, errors.New("!COMMAND runs a shell command; the model sees it with the next prompt"))
+			return
+		}
+		t.enqueue(text, func() { t.shell(command) })
 		return
 	}
 	t.enqueue(text, func() { t.submit(text) })
+}
+
+// refuse gives a text that can not be sent back to the editor.
+func (t *tui) refuse(text string, err error) {
+	t.giveBack(text)
+	t.fail(err)
+}
+
+// giveBack puts texts before what is in the editor.
+func (t *tui) giveBack(texts ...string) {
+	t.editor.set(strings.TrimSpace(strings.Join(append(texts, t.editor.text), "\n\n")))
 }
 
 // enqueue runs something now, or when all before it is done.
@@ -705,12 +702,16 @@ func (t *tui) idle() {
 // submit has the agent answer a prompt.
 func (t *tui) submit(text string) {
 	prompt, err := expand(text, *t.skills.Load(), t.templates)
+	var images [][]byte
+	if err == nil {
+		images, err = t.images(text)
+	}
 	if err != nil {
-		t.fail(err)
+		t.refuse(text, err)
 		return
 	}
 	t.notes = nil
-	t.start(t.agent.prompt(prompt, t.images(text)))
+	t.start(t.agent.prompt(prompt, images))
 }
 
 func (t *tui) start(run func(*job) *Event) {
@@ -720,22 +721,19 @@ func (t *tui) start(run func(*job) *Event) {
 }
 
 // images reads the image files that a prompt names with @.
-func (t *tui) images(text string) (images [][]byte) {
+func (t *tui) images(text string) (images [][]byte, err error) {
 	for word := range strings.FieldsSeq(text) {
 		path, ok := strings.CutPrefix(word, "@")
 		if !ok || !slices.Contains([]string{".png", ".jpg", ".jpeg", ".gif", ".webp"}, strings.ToLower(filepath.Ext(path))) {
 			continue
 		}
-		path = t.absolute(path)
-		if info, err := regular(path); err != nil || info.Size() > imageMax {
-			t.fail(fmt.Errorf("%s is not attached: %w", word, cmp.Or(err, errors.New("it is too large"))))
-		} else if data, err := os.ReadFile(path); err != nil {
-			t.fail(fmt.Errorf("%s is not attached: %w", word, err))
-		} else {
-			images = append(images, data)
+		data, err := readRegular(t.absolute(path), imageMax)
+		if err != nil {
+			return nil, fmt.Errorf("%s can not be attached: %w", word, err)
 		}
+		images = append(images, data)
 	}
-	return images
+	return images, nil
 }
 
 // shell runs a command of the user; the model sees it with the next prompt.
@@ -743,12 +741,11 @@ func (t *tui) shell(command string) {
 	t.work()
 	ctx, cancel := context.WithCancelCause(t.agent.ctx)
 	t.cancel = cancel
-	call := &Block{Type: "tool_call", ID: shellCall, Name: "bash", Args: appendJSON(nil, `{"command":?}`, command)}
-	t.calls = append(t.calls, call)
+	t.calls = []*Block{shellCall(appendString(nil, command))}
 	go func() { // ends within two seconds of ctx
 		r, err := runShell(ctx, &toolEnv{cwd: t.cwd, dropEnv: t.ToolEnvDrop}, command, 0, false, func(_, text string) {
 			if !t.inbox.behind() {
-				t.inbox.event(&Event{Type: "tool_progress", CallID: call.ID, Text: text})
+				t.inbox.event(&Event{Type: "tool_progress", CallID: shellID, Text: text})
 			}
 		})
 		cancel(nil)
@@ -788,7 +785,7 @@ func (t *tui) stop() {
 		texts = append(texts, q.text)
 	}
 	if t.queue = nil; len(texts) > 0 {
-		t.editor.set(strings.TrimSpace(strings.Join(texts, "\n\n") + "\n\n" + t.editor.text))
+		t.giveBack(texts...)
 	}
 }
 
@@ -806,12 +803,12 @@ func (t *tui) pressKey(k key) {
 	if k.name != "tab" {
 		t.offers = nil
 	}
-	if k.name == "ctrl+c" && len(t.panels) == 0 && t.pick == nil {
-		t.interrupt()
-		return
+	asks := t.asks()
+	if !asks {
+		t.calm = time.Time{}
 	}
 	switch {
-	case t.ask != nil:
+	case asks:
 		t.answerAsk(k)
 	case t.pick != nil:
 		if t.pick.press(k) {
@@ -824,6 +821,12 @@ func (t *tui) pressKey(k key) {
 	}
 }
 
+// asks reports whether keys answer the question about a call: only once it was
+// seen for a moment in which no key came. What is being typed decides nothing.
+func (t *tui) asks() bool {
+	return t.ask != nil && !t.calm.IsZero() && time.Since(t.calm) >= calmTime
+}
+
 // interrupt is ctrl+c: the first stops and clears, the second leaves.
 func (t *tui) interrupt() {
 	if time.Since(t.ctrlC) < leaveTime {
@@ -833,14 +836,20 @@ func (t *tui) interrupt() {
 	t.ctrlC = time.Now()
 	if t.busy {
 		t.stop()
-	} else if t.editor.text != "" {
+	} else {
 		t.editor.set("")
 	}
 	t.addNote(note{text: "ctrl+c again leaves", style: asMuted, until: time.Now().Add(leaveTime)})
 }
 
 func (t *tui) pressEditor(k key) {
+	if k.name == "ctrl+d" && t.editor.text == "" {
+		t.leave = true
+		return
+	}
 	switch k.name {
+	case "ctrl+c":
+		t.interrupt()
 	case "enter":
 		if strings.TrimSpace(t.editor.text) != "" {
 			text := t.editor.take()
@@ -854,17 +863,11 @@ func (t *tui) pressEditor(k key) {
 		if t.busy {
 			t.stop()
 		}
-	case "ctrl+d":
-		if t.editor.text == "" {
-			t.leave = true
-			return
-		}
-		t.editor.press(k, t.screen.width-2)
 	case "ctrl+o":
 		t.unfold()
 	case "ctrl+l":
 		t.screen.out.Write([]byte("\x1b[2J\x1b[H"))
-		t.screen.live, t.screen.row = nil, 0
+		t.screen.live, t.screen.at = nil, 0
 	default:
 		t.editor.press(k, t.screen.width-2)
 	}
@@ -898,27 +901,24 @@ func (t *tui) answerAsk(k key) {
 			t.decide(decision{"deny", strings.TrimSpace(t.reason.text)})
 		case "esc":
 			t.reason = nil
+		case "ctrl+c":
+			t.interrupt()
 		default:
 			t.reason.press(k, t.screen.width-2)
 		}
 		return
 	}
-	answer := "" // keys alone: what is pasted, or means something else with alt, allows nothing
-	if k.name == "rune" {
-		answer = strings.ToLower(k.text)
-	}
-	switch answer {
-	case "y":
-		t.decide(decision{word: "allow"})
-	case "t":
-		t.decide(decision{word: "allow_tool"})
-	case "a":
-		t.decide(decision{word: "allow_all"})
-	case "n":
-		t.reason = &editor{}
-	}
-	if k.name == "esc" {
+	word := map[string]string{"y": "allow", "t": "allow_tool", "a": "allow_all"}[strings.ToLower(k.text)]
+	switch {
+	case k.name == "esc":
 		t.stop()
+	case k.name == "ctrl+c":
+		t.interrupt()
+	case k.name != "rune": // what is pasted, or means something else with alt, allows nothing
+	case word != "":
+		t.decide(decision{word: word})
+	case k.text == "n" || k.text == "N":
+		t.reason = &editor{}
 	}
 }
 

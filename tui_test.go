@@ -10,7 +10,8 @@
 //	env NAME=VALUE      for the process below
 //	$ zot ...           starts it on the terminal
 //	keys TEXT           is typed; <enter>, <esc>, <up>, <ctrl+c> ... are keys,
-//	                    <paste:TEXT> is pasted text, in which \n is a line end
+//	                    <paste:TEXT> is pasted text, in which \n is a line end,
+//	                    <open:TEXT> the same without what marks its end
 //	screen              the screen must become the picture in the indented lines
 //	                    below: every row, without blanks at its end, and without
 //	                    empty rows at the bottom; █ is the cursor, * any text
@@ -362,7 +363,7 @@ var keyNames = map[string]string{"enter": "\r", "esc": "\x1b", "tab": "\t", "up"
 	"home": "\x1b[H", "end": "\x1b[F", "delete": "\x1b[3~", "backspace": "\x7f", "alt+enter": "\x1b\r", "ctrl+left": "\x1b[1;5D",
 	"ctrl+right": "\x1b[1;5C", "pagedown": "\x1b[6~", "ctrl+_": "\x1f"}
 
-var namedKey = regexp.MustCompile(`<(paste:[^>]*|[a-z][a-z+_]+|ctrl\+_)>`)
+var namedKey = regexp.MustCompile(`<((?:paste|open):[^>]*|[a-z][a-z+_]+|ctrl\+_)>`)
 
 // keys types a text with names of keys in it.
 func (p *terminal) keys(text string) {
@@ -371,6 +372,9 @@ func (p *terminal) keys(text string) {
 		name = strings.Trim(name, "<>")
 		if pasted, ok := strings.CutPrefix(name, "paste:"); ok {
 			return "\x1b[200~" + strings.ReplaceAll(pasted, `\n`, "\r") + "\x1b[201~"
+		}
+		if pasted, ok := strings.CutPrefix(name, "open:"); ok {
+			return "\x1b[200~" + strings.ReplaceAll(pasted, `\n`, "\r")
 		}
 		if letter, ok := strings.CutPrefix(name, "ctrl+"); ok && keyNames[name] == "" {
 			return string(rune(letter[0] & 0x1f))
@@ -607,22 +611,63 @@ func TestTerminalTakesNothing(t *testing.T) {
 func TestLongText(t *testing.T) {
 	var e editor
 	e.insert(strings.Repeat("line\n", 100_000))
-	rows, row, _ := e.rows(80)
-	if len(rows) != nearby+1 || row != nearby || rows[row].from != len(e.text) {
-		t.Errorf("at the end: %d rows, the cursor in row %d", len(rows), row)
+	few := func(where string) {
+		t.Helper()
+		rows, row, _ := e.rows(80)
+		if len(rows) > nearby || row >= len(rows) || e.at < rows[row].from || e.at > rows[row].to {
+			t.Errorf("%s: %d rows, the cursor in row %d", where, len(rows), row)
+		}
 	}
-	for range 300 {
+	few("at the end")
+	for range 30 {
 		e.vertical(-1, 80)
 	}
-	if want := len(e.text) - 300*len("line\n"); e.at != want {
-		t.Errorf("300 rows up the cursor is at %d, not %d", e.at, want)
+	if want := len(e.text) - 30*len("line\n"); e.at != want {
+		t.Errorf("30 rows up the cursor is at %d, not %d", e.at, want)
 	}
-	if rows, row, _ = e.rows(80); len(rows) != 2*nearby+1 || rows[row].from != e.at {
-		t.Errorf("in the middle: %d rows", len(rows))
+	few("in the middle")
+	e.at = 100
+	for e.vertical(-1, 80) {
 	}
-	e.at = 0
-	if rows, row, _ = e.rows(80); rows[row].from != 0 || e.vertical(-1, 80) {
-		t.Errorf("at the beginning: row %d begins at %d", row, rows[row].from)
+	if few("at the beginning"); e.at != 0 {
+		t.Errorf("the highest row is at %d", e.at)
+	}
+
+	e.set(strings.Repeat("one line of é and 日, ", 50_000))
+	few("a long line, at the end")
+	for range 30 {
+		at := e.at
+		if e.vertical(-1, 80); e.at >= at || e.at < at-200 {
+			t.Fatalf("a row up from %d is %d", at, e.at)
+		}
+	}
+	e.at = e.boundary(3 * nearby)
+	few("in a long line")
+	at := e.at
+	e.at = e.left()
+	if e.at = e.right(); e.at != at {
+		t.Errorf("left and right of %d is %d", at, e.at)
+	}
+}
+
+// TestLongPaste: a pasted line of a megabyte is shown, edited and sent like a
+// short one.
+func TestLongPaste(t *testing.T) {
+	p := startTerminal(t, t.TempDir(), 80, 24, nil, "--provider", "script")
+	p.awaitText("›")
+	start := time.Now()
+	p.keys("<paste:" + strings.Repeat("abcdefghi ", 100_000) + "END>")
+	p.awaitText("END")
+	pasted := time.Since(start)
+	start = time.Now()
+	p.keys("x<home>y<end><backspace>z")
+	p.awaitText("ENDz")
+	edited := time.Since(start)
+	p.keys("<enter>")
+	p.awaitText("go.mod")
+	t.Logf("shown after %v, edited after %v, answered after %v", pasted, edited, time.Since(start)-edited)
+	if edited > limit(time.Second) {
+		t.Errorf("six keys took %v", edited)
 	}
 }
 
@@ -635,6 +680,19 @@ func TestHistory(t *testing.T) {
 	}
 	if got := loadHistory(path); !slices.Equal(got, entries) {
 		t.Errorf("%d entries came back of %d", len(got), len(entries))
+	}
+	for i := range 2 * maxHistory {
+		saveHistory(path, fmt.Sprint(i))
+	}
+	long, _ := os.Stat(path)
+	for range 2 { // what is read, and what was then kept
+		got := loadHistory(path)
+		if len(got) != maxHistory || got[0] != "1000" || got[maxHistory-1] != "1999" {
+			t.Errorf("of more than %d entries %d are left: %q to %q", 2*maxHistory, len(got), got[0], got[len(got)-1])
+		}
+	}
+	if short, err := os.Stat(path); err != nil || short.Size() > long.Size()/2 || short.Mode() != long.Mode() {
+		t.Errorf("the file was not shortened: %v", err)
 	}
 }
 
@@ -688,7 +746,52 @@ func TestKeyReader(t *testing.T) {
 	if !slices.Equal(one, want) {
 		t.Errorf("byte by byte: %q", one)
 	}
-	if whole.read([]byte{0x1b}); !whole.waits() {
-		t.Errorf("an Esc alone is not waited for")
+	if !whole.due().IsZero() {
+		t.Errorf("the rest of a key is waited for, but none has begun")
+	}
+
+	// What does not come to its end is taken without it, in time.
+	for input, want := range map[string]key{"\x1b": {name: "esc"}, "\x1b[1;5": {name: "esc"}, "\x1b[200~cut\roff": {"paste", "cut\roff"}} {
+		var d keyReader
+		if keys := d.read([]byte(input)); len(keys) > 0 || d.due().IsZero() {
+			t.Errorf("%q is not waited for, but %q", input, keys)
+		}
+		d.last = time.Now().Add(time.Hour)
+		if keys := d.flush(); len(keys) > 0 {
+			t.Errorf("%q is taken too early: %q", input, keys)
+		}
+		d.last = time.Now().Add(-pasteTime)
+		if keys := d.flush(); !slices.Equal(keys, []key{want}) {
+			t.Errorf("%q is taken as %q", input, keys)
+		}
+		if keys := d.read([]byte("a")); !slices.Equal(keys, []key{{"rune", "a"}}) {
+			t.Errorf("behind %q comes %q", input, keys)
+		}
+	}
+}
+
+// TestCalm: a question about a call is answered by a key only when it was seen
+// for a while without one. What is typed before that goes on into the editor.
+func TestCalm(t *testing.T) {
+	a := &Agent{}
+	a.approval.waiting = map[string]chan decision{"1": make(chan decision, 1)}
+	decided := func() bool { return len(a.approval.waiting) == 0 }
+	tui := &tui{agent: a, screen: screen{width: 80, height: 24}, busy: true}
+	press := func(text string) { tui.press([]key{{"rune", text}}) }
+	tui.show(&Event{Type: "tool_confirmation_requested", Call: &Block{ID: "1", Name: "bash"}})
+	press("y") // not drawn yet
+	tui.calm = time.Now().Add(time.Hour)
+	press("t") // drawn a moment ago
+	if !tui.calm.IsZero() {
+		t.Error("a key does not begin the wait anew")
+	}
+	press("a")
+	if decided() || tui.editor.text != "yta" {
+		t.Fatalf("decided: %t; in the editor: %q", decided(), tui.editor.text)
+	}
+	tui.calm = time.Now().Add(-calmTime)
+	press("y")
+	if !decided() || tui.ask != nil || tui.editor.text != "yta" {
+		t.Errorf("decided: %t; in the editor: %q", decided(), tui.editor.text)
 	}
 }

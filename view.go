@@ -5,7 +5,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -14,7 +13,11 @@ import (
 func (t *tui) draw() error {
 	t.dirty, t.drawn = false, time.Now()
 	rows, row, col := t.view()
-	return t.screen.paint(rows, row, col)
+	err := t.screen.paint(rows, row, col)
+	if t.ask != nil && t.calm.IsZero() {
+		t.calm = time.Now()
+	}
+	return err
 }
 
 var spinner = []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
@@ -23,12 +26,11 @@ func (t *tui) spin() string {
 	return string(spinner[int(time.Since(t.since)/spinTime)%len(spinner)])
 }
 
-// view is the live area: what goes on above what has the focus. row and col are
-// the cursor's.
+// view is the live area. row and col are the cursor's.
 func (t *tui) view() (rows []string, row, col int) {
 	var focus []string
 	switch {
-	case t.ask != nil:
+	case t.asks():
 		focus, row, col = t.viewAsk()
 	case t.pick != nil:
 		focus, row, col = t.pick.view(&t.screen, max(3, t.screen.height/2))
@@ -54,18 +56,18 @@ func (t *tui) above() (rows []string) {
 	s := &t.screen
 	if t.rest != "" {
 		md := t.md
-		rows = append(rows, s.rows(md.line(t.rest, 0))...)
+		rows = append(rows, s.rows(md.line(t.rest))...)
 	}
 	if t.thinking != "" {
 		lines := strings.Split(strings.TrimSpace(t.thinking), "\n")
-		rows = append(rows, s.cut(appendCells(nil, "thinking: "+lines[len(lines)-1], asMuted, 0)))
+		rows = append(rows, s.row("thinking: "+lines[len(lines)-1], asMuted))
 	}
 	for _, c := range t.calls {
 		rows = append(rows, s.cut(t.callLine(t.spin()+" ", asAccent, c)))
 		if text := strings.TrimRight(t.progress[c.ID], "\n"); text != "" {
 			lines := strings.Split(text, "\n")
 			for _, line := range lines[max(0, len(lines)-progressRows):] {
-				rows = append(rows, s.cut(appendCells(nil, "  "+line, asMuted, 0)))
+				rows = append(rows, s.row("  "+line, asMuted))
 			}
 		}
 	}
@@ -74,10 +76,16 @@ func (t *tui) above() (rows []string) {
 		rows = append(rows, s.lines("", f, asFailure)...)
 	}
 	for _, n := range t.notes {
-		rows = append(rows, s.lines("", n.text, n.style)...)
+		if n.until.IsZero() || time.Now().Before(n.until) {
+			rows = append(rows, s.lines("", n.text, n.style)...)
+		}
 	}
 	for _, q := range t.queue {
-		rows = append(rows, s.cut(appendCells(nil, "next: "+strings.Join(strings.Fields(q.text), " "), asMuted, 0)))
+		rows = append(rows, s.row("next: "+oneLine(q.text), asMuted))
+	}
+	if t.ask != nil {
+		question := appendCells(nil, "Run "+t.ask.Call.Name+"? ", asWarning, 0)
+		rows = append(rows, s.rows(appendCells(question, t.ask.Text, asPlain, 0), 2, true)...)
 	}
 	return rows
 }
@@ -86,20 +94,24 @@ func (t *tui) viewEditor() (rows []string, row, col int) {
 	rows, row, col = t.editorRows(&t.editor, max(1, t.screen.height/2))
 	offers := t.offers
 	if len(offers) == 0 {
-		offers = t.matching()
+		for _, c := range t.beginning(t.editor.text) {
+			if c[0] != t.editor.text {
+				offers = append(offers, fmt.Sprintf("%-16s %s", c[0], oneLine(c[1])))
+			}
+		}
 	}
 	const shown = 6
 	first := max(0, min(t.offer-shown/2, len(offers)-shown))
 	for i, o := range offers[min(first, len(offers)):] {
 		if i == shown {
-			rows = append(rows, t.screen.cut(appendCells(nil, fmt.Sprintf("  … %d more", len(offers)-first-i), asMuted, 0)))
+			rows = append(rows, t.screen.row(fmt.Sprintf("  … %d more", len(offers)-first-i), asMuted))
 			break
 		}
 		st := asMuted
 		if len(t.offers) > 0 && first+i == t.offer {
 			st = asAccent
 		}
-		rows = append(rows, t.screen.cut(appendCells(nil, "  "+o, st, 0)))
+		rows = append(rows, t.screen.row("  "+o, st))
 	}
 	return rows, row, col
 }
@@ -119,20 +131,18 @@ func (t *tui) editorRows(e *editor, limit int) (rows []string, row, col int) {
 }
 
 func (t *tui) viewPanel(p *panel) (rows []string, row, col int) {
-	rows = append(rows, t.screen.cut(appendCells(nil, p.Title, asHeading, 0)))
+	rows = append(rows, t.screen.row(p.Title, asHeading))
 	room := max(1, t.screen.height-4)
 	for _, line := range p.Lines[:min(len(p.Lines), room)] {
-		rows = append(rows, t.screen.cut(appendCells(nil, line, asPlain, 0)))
+		rows = append(rows, t.screen.row(line, asPlain))
 	}
 	if p.Footer != "" {
-		rows = append(rows, t.screen.cut(appendCells(nil, p.Footer, asMuted, 0)))
+		rows = append(rows, t.screen.row(p.Footer, asMuted))
 	}
 	return rows, len(rows), 0 // on the status row
 }
 
 func (t *tui) viewAsk() (rows []string, row, col int) {
-	question := appendCells(nil, "Run "+t.ask.Call.Name+"? ", asWarning, 0)
-	rows = t.screen.rows(appendCells(question, t.ask.Text, asPlain, 0), 2, true)
 	if t.reason != nil {
 		rows = append(rows, t.screen.lines("", "Why not? The model is told. enter: no", asMuted)...)
 		editor, row, col := t.editorRows(t.reason, 3)
@@ -146,8 +156,7 @@ func (t *tui) viewAsk() (rows []string, row, col int) {
 func (t *tui) status() string {
 	a := t.agent
 	a.mu.Lock()
-	chosen := a.chosen()
-	yolo := a.approval.allowed["*"]
+	chosen, yolo, cost := a.chosen(), a.approval.allowed["*"], a.usage.Cost.Total
 	a.mu.Unlock()
 	model := chosen.model
 	parts := []string{model.ID}
@@ -157,7 +166,7 @@ func (t *tui) status() string {
 	if model.ContextWindow > 0 {
 		parts = append(parts, fmt.Sprintf("%d%% of %dk", t.context*100/model.ContextWindow, model.ContextWindow/1000))
 	}
-	parts = append(parts, fmt.Sprintf("$%.4f", t.total.Cost.Total))
+	parts = append(parts, fmt.Sprintf("$%.4f", cost))
 	if !yolo {
 		parts = append(parts, "asks")
 	}
@@ -165,5 +174,5 @@ func (t *tui) status() string {
 	if t.busy {
 		cells = appendCells(nil, fmt.Sprintf("%s %ds ", t.spin(), int(time.Since(t.since).Seconds())), asAccent, 0)
 	}
-	return t.screen.cut(appendCells(cells, strings.Join(slices.Clip(parts), " · "), asMuted, 0))
+	return t.screen.cut(appendCells(cells, strings.Join(parts, " · "), asMuted, 0))
 }
