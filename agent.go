@@ -203,6 +203,7 @@ type Event struct {
 	Extension string // notice and ext_*: who; "" is zot itself
 	Startup   bool   // notice: the extension could not be started
 	Manifest  string // notice: the path of the extension's, when it is about it and not by it
+	During    string // notice about an extension: the event that it failed in, or command; "" for none
 	Panel     *panel // ext_panel_*
 }
 
@@ -253,8 +254,9 @@ type Agent struct {
 	summaries   bool         // the session gets a summary when the agent goes idle
 	stopSummary func()       // ends the one that is being made
 	retry       retrySettings
-	queues      [2]queue // steering and follow-up messages that wait for their turn
-	held        error    // how the last run ended, if not well: what is queued waits for a prompt
+	queues      [2]queue   // steering and follow-up messages that wait for their turn
+	notes       []*Message // what commands of the user printed during a job: it joins the transcript at its end
+	held        error      // how the last run ended, if not well: what is queued waits for a prompt
 }
 
 // choice is who answers.
@@ -335,6 +337,13 @@ func (a *Agent) work() {
 		terminal := a.do(j)
 		j.cancel(nil)
 		a.mu.Lock()
+		for len(a.notes) > 0 { // a message between those of the job would part calls and results
+			m := a.notes[0]
+			a.notes = a.notes[1:]
+			a.mu.Unlock()
+			a.add(nil, m, nil)
+			a.mu.Lock()
+		}
 		a.jobs = a.jobs[1:]
 		a.carryOn()
 		a.running = len(a.jobs) > 0

@@ -32,66 +32,54 @@ type atomicServer struct {
 	setup    *setup
 	token    string
 	lane     lane
-	work     sync.WaitGroup  // commands that run beside the lane
-	ctx      context.Context // of the commands that are read, until an abort comes
-	cancel   context.CancelCauseFunc
-	pending  []queuedMessage // what a dead process left, until it is recovered; guarded by agent.mu
-	recovery json.RawMessage // the report of start_pending_recovery; guarded by agent.mu
+	work     sync.WaitGroup     // commands that run beside the lane
+	ahead    scope              // of the commands that are read, until an abort comes
+	compacts scope              // of the compact commands among them, until an abort_compaction comes
+	pending  [2][]queuedMessage // what a dead process left, until it is recovered; guarded by agent.mu
+	recovery json.RawMessage    // the report of start_pending_recovery; guarded by agent.mu
 
 	mu     sync.Mutex
 	shells map[*atomicCommand]context.CancelFunc // running bash commands
-	notes  []bashNote                            // bash results that no session holds yet
-}
-
-// bashNote is what a bash command printed, and the session that gets it.
-type bashNote struct {
-	home    *session
-	message *Message
 }
 
 func newAtomicServer(a *Agent, view *atomicView, setup *setup, token string) *atomicServer {
 	s := &atomicServer{agent: a, view: view, setup: setup, token: token, pending: setup.restored.pending, shells: map[*atomicCommand]context.CancelFunc{}}
-	s.ctx, s.cancel = context.WithCancelCause(a.ctx)
+	s.ahead = newScope(a.ctx)
+	s.compacts = newScope(s.ahead.ctx)
+	return s
+}
+
+// scope is a context that an interrupt ends.
+type scope struct {
+	ctx   context.Context
+	abort context.CancelCauseFunc
+}
+
+func newScope(parent context.Context) (s scope) {
+	s.ctx, s.abort = context.WithCancelCause(parent)
 	return s
 }
 
 // lane runs tasks one after another, each when the one before has ended.
 type lane struct {
-	mu      sync.Mutex
-	tasks   []func()
-	running bool
+	mu   sync.Mutex
+	last <-chan struct{} // closed when the task that was added last has ended; nil: there is none
 }
 
-func (l *lane) add(task func()) {
+// add returns what is closed when the task has ended.
+func (l *lane) add(task func()) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tasks = append(l.tasks, task)
-	if !l.running {
-		l.running = true
-		go l.run() // ends when there is no task left
-	}
-}
-
-func (l *lane) run() {
-	for {
-		l.mu.Lock()
-		if len(l.tasks) == 0 {
-			l.running = false
-			l.mu.Unlock()
-			return
+	before, done := l.last, make(chan struct{})
+	l.last = done
+	go func() { // ends with the task
+		if before != nil {
+			<-before
 		}
-		task := l.tasks[0]
-		l.tasks = l.tasks[1:]
-		l.mu.Unlock()
 		task()
-	}
-}
-
-// wait returns when all tasks that were added have ended.
-func (l *lane) wait() {
-	done := make(chan struct{})
-	l.add(func() { close(done) })
-	<-done
+		close(done)
+	}()
+	return done
 }
 
 // atomicCommand is a command with its arguments. The first error of these is
@@ -104,47 +92,52 @@ type atomicCommand struct {
 }
 
 // handler answers a command; errAnswered: it did so itself.
-type handler func(*atomicServer, *atomicCommand) (data any, err error)
+type handler func(*atomicCommand) (data any, err error)
 
 var errAnswered = errors.New("answered")
 
-// atomicCommands is what the lane runs; atomicInterrupts is what the reader does
-// itself, and must therefore not wait.
-var atomicCommands, atomicInterrupts map[string]handler
-
-func init() { // the handlers refer to the tables
-	atomicInterrupts = map[string]handler{
-		"abort": (*atomicServer).abort, "abort_compaction": (*atomicServer).abortCompaction, "abort_retry": (*atomicServer).abortRetry,
-		"bash": (*atomicServer).bash, "abort_bash": (*atomicServer).abortBash, "clear_queue": (*atomicServer).clearQueue,
-		"get_state": (*atomicServer).getState, "extension_ui_response": (*atomicServer).uiResponse,
-		"panel_key": (*atomicServer).panelCommand, "panel_close": (*atomicServer).panelCommand,
+// interrupts is what the reader does itself, and must therefore not wait.
+func (s *atomicServer) interrupts() map[string]handler {
+	return map[string]handler{
+		"abort": s.abort, "abort_compaction": s.abortCompaction, "abort_retry": s.abortRetry,
+		"bash": s.bash, "abort_bash": s.abortBash, "clear_queue": s.clearQueue,
+		"get_state": s.getState, "extension_ui_response": s.uiResponse,
+		"panel_key": s.panelCommand, "panel_close": s.panelCommand,
 	}
-	atomicCommands = map[string]handler{
-		"hello": (*atomicServer).hello, "prompt": (*atomicServer).prompt, "steer": (*atomicServer).steer, "follow_up": (*atomicServer).steer,
-		"get_messages": (*atomicServer).getMessages, "get_last_assistant_text": (*atomicServer).lastText,
-		"set_model": (*atomicServer).setModel, "cycle_model": (*atomicServer).cycleModel, "get_available_models": (*atomicServer).availableModels,
-		"refresh_models": (*atomicServer).availableModels, "logout_provider": (*atomicServer).logout,
-		"set_thinking_level": (*atomicServer).setThinking, "cycle_thinking_level": (*atomicServer).cycleThinking,
-		"get_available_thinking_levels": (*atomicServer).thinkingLevels,
-		"set_steering_mode":             (*atomicServer).setQueueMode, "set_follow_up_mode": (*atomicServer).setQueueMode,
-		"set_auto_compaction": (*atomicServer).setSwitch, "set_auto_retry": (*atomicServer).setSwitch, "compact": (*atomicServer).compact,
-		"get_session_stats": (*atomicServer).stats, "get_tools": (*atomicServer).tools, "export_html": (*atomicServer).exportHTML,
-		"new_session": (*atomicServer).newSession, "switch_session": (*atomicServer).switchSession, "import_session": (*atomicServer).importSession,
-		"delete_session": (*atomicServer).deleteSession, "fork": (*atomicServer).fork, "clone": (*atomicServer).fork,
-		"get_fork_messages": (*atomicServer).forkMessages, "get_entries": (*atomicServer).entries, "get_tree": (*atomicServer).tree,
-		"navigate_tree": (*atomicServer).navigate, "set_label": (*atomicServer).setLabel, "set_session_name": (*atomicServer).setName,
-		"get_session_summary": (*atomicServer).summary, "list_sessions": (*atomicServer).list,
-		"list_workflow_runs": (*atomicServer).workflowRuns, "get_workflow_run_summary": (*atomicServer).workflowRun,
-		"get_commands": (*atomicServer).commands, "reload": (*atomicServer).reload, "start_pending_recovery": (*atomicServer).startRecovery,
+}
+
+// commands is what the lane runs.
+func (s *atomicServer) commands() map[string]handler {
+	return map[string]handler{
+		"hello": s.hello, "prompt": s.prompt, "steer": s.steer, "follow_up": s.steer,
+		"get_messages": s.getMessages, "get_last_assistant_text": s.lastText,
+		"set_model": s.setModel, "cycle_model": s.cycleModel, "get_available_models": s.availableModels,
+		"refresh_models": s.availableModels, "logout_provider": s.logout,
+		"set_thinking_level": s.setThinking, "cycle_thinking_level": s.cycleThinking,
+		"get_available_thinking_levels": s.thinkingLevels,
+		"set_steering_mode":             s.setQueueMode, "set_follow_up_mode": s.setQueueMode,
+		"set_auto_compaction": s.setSwitch, "set_auto_retry": s.setSwitch, "compact": s.compact,
+		"get_session_stats": s.stats, "get_tools": s.tools, "export_html": s.exportHTML,
+		"new_session": s.newSession, "switch_session": s.switchSession, "import_session": s.importSession,
+		"delete_session": s.deleteSession, "fork": s.fork, "clone": s.fork,
+		"get_fork_messages": s.forkMessages, "get_entries": s.entries, "get_tree": s.tree,
+		"navigate_tree": s.navigate, "set_label": s.setLabel, "set_session_name": s.setName,
+		"get_session_summary": s.summary, "list_sessions": s.list,
+		"list_workflow_runs": s.workflowRuns, "get_workflow_run_summary": s.workflowRun,
+		"get_commands": s.listCommands, "reload": s.reload, "start_pending_recovery": s.startRecovery,
 	}
 }
 
 // run serves until the input ends. It reports whether the client was refused.
 func (s *atomicServer) run(in io.Reader) (refused bool) {
 	admitted := s.token == ""
+	interrupts, commands := s.interrupts(), s.commands()
 	start := func() { s.lane.add(s.agent.start) } // when all that came is there: an abort may follow a prompt
 	serve(in, start, func(parsed *command, err error) (stop bool) {
-		c := &atomicCommand{command: parsed, ctx: s.ctx}
+		c := &atomicCommand{command: parsed, ctx: s.ahead.ctx}
+		if c.name == "compact" {
+			c.ctx = s.compacts.ctx
+		}
 		s.view.wait(s.agent.ctx, maxBacklog)
 		switch {
 		case !admitted && (err != nil || !c.knows(s.token)):
@@ -152,10 +145,10 @@ func (s *atomicServer) run(in io.Reader) (refused bool) {
 			s.respond(c, nil, errUnauthorized)
 		case err != nil:
 			s.respond(c, nil, err)
-		case atomicInterrupts[c.name] != nil:
-			s.answer(c, atomicInterrupts[c.name])
-		case atomicCommands[c.name] != nil:
-			s.lane.add(func() { s.answer(c, atomicCommands[c.name]) })
+		case interrupts[c.name] != nil:
+			s.answer(c, interrupts[c.name])
+		case commands[c.name] != nil:
+			s.lane.add(func() { s.answer(c, commands[c.name]) })
 		default:
 			s.respond(c, nil, fmt.Errorf("Unknown command: %s", c.name))
 		}
@@ -168,20 +161,19 @@ func (s *atomicServer) run(in io.Reader) (refused bool) {
 // finish ends what the input's end leaves: shells are cancelled, everything
 // else that was accepted is done.
 func (s *atomicServer) finish() {
-	s.lane.wait()
+	<-s.lane.add(func() {})
 	s.mu.Lock()
 	for _, cancel := range s.shells {
 		cancel()
 	}
 	s.mu.Unlock()
 	s.work.Wait()
+	<-s.lane.add(func() {}) // what the shells printed
 	s.agent.worker.Wait()
-	s.lane.add(s.takeNotes)
-	s.lane.wait()
 }
 
 func (s *atomicServer) answer(c *atomicCommand, h handler) {
-	data, err := h(s, c)
+	data, err := h(c)
 	if c.err != nil {
 		err = c.err
 	}
@@ -289,7 +281,6 @@ func (s *atomicServer) prompt(c *atomicCommand) (any, error) {
 	case busy:
 		return s.enqueue(c, slices.Index(queueNames[:], behavior), m)
 	}
-	s.takeNotes()
 	if err := a.session.addMessage(m, ""); err != nil {
 		return nil, fmt.Errorf("the prompt could not be kept: %w", err)
 	}
@@ -340,8 +331,9 @@ func (s *atomicServer) abort(c *atomicCommand) (any, error) {
 	aborted := len(a.jobs) > 0
 	a.abort()
 	a.mu.Unlock()
-	s.cancel(errAborted)
-	s.ctx, s.cancel = context.WithCancelCause(a.ctx)
+	s.ahead.abort(errAborted)
+	s.ahead = newScope(a.ctx)
+	s.compacts = newScope(s.ahead.ctx)
 	s.lane.add(func() {
 		aborted = s.quiet(nil) || aborted
 		defer a.start()
@@ -379,12 +371,15 @@ func (s *atomicServer) quiet(change func()) (was bool) {
 
 func (s *atomicServer) abortCompaction(c *atomicCommand) (any, error) {
 	a := s.agent
-	a.mu.Lock()
+	a.mu.Lock() // the end that it brings about follows the response
 	defer a.mu.Unlock()
+	s.compacts.abort(errAborted)
+	s.compacts = newScope(s.ahead.ctx)
 	if a.compacting != "" {
 		a.abort()
 	}
-	return nil, nil
+	s.respondLocked(c, nil, nil)
+	return nil, errAnswered
 }
 
 func (s *atomicServer) abortRetry(c *atomicCommand) (any, error) {
@@ -408,20 +403,16 @@ func (s *atomicServer) startRecovery(c *atomicCommand) (any, error) {
 	}
 	a := s.agent
 	a.mu.Lock()
-	replayed := len(s.pending)
-	first := s.recovery == nil
+	replayed, first := 0, s.recovery == nil
 	if first {
-		for _, q := range s.pending {
-			kind := steering
-			if q.kind == queueNames[followUp] {
-				kind = followUp
-			}
-			a.queues[kind].messages = append(a.queues[kind].messages, q)
+		for kind, left := range s.pending {
+			a.queues[kind].messages = append(a.queues[kind].messages, left...)
+			replayed += len(left)
 		}
 		if unanswered(a.messages) && len(a.jobs) == 0 {
 			replayed++
 		}
-		s.pending = nil
+		s.pending = [2][]queuedMessage{}
 		notices := []string{}
 		for _, call := range openCalls(a.messages) {
 			notices = append(notices, fmt.Sprintf("The call of %s has no result: the process ended while it ran. Whether it had an effect is unknown.", call.Name))
@@ -557,36 +548,40 @@ func (s *atomicServer) setModel(c *atomicCommand) (any, error) {
 		return nil, fmt.Errorf("Model not found: %s/%s", provider, id)
 	}
 	m = s.setup.configured(m)
-	return json.RawMessage(appendModel(nil, m)), s.choose(m, "set", persist)
+	return json.RawMessage(appendModel(nil, m)), s.chooseModel(m, "set", persist)
 }
 
-// choose makes a model the one that answers from the next turn on.
-func (s *atomicServer) choose(m *Model, source string, persist bool) error {
+// chooseModel makes a model the one that answers from the next turn on.
+func (s *atomicServer) chooseModel(m *Model, source string, persist bool) error {
 	client, err := s.setup.client(m)
 	if err != nil {
 		return err
 	}
 	before := s.agent.currentChoice()
-	wanted := cmp.Or(s.setup.settings.ModelThinkingLevels[m.ref()], before.reasoning)
-	s.agent.choose(func(c *choice) { c.model, c.provider, c.reasoning = m, client, wanted })
-	session := s.agent.currentSession()
-	if _, err := session.append("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID); err != nil {
+	s.agent.choose(func(c *choice) { c.model, c.provider = m, client })
+	if _, err := s.agent.currentSession().append("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID); err != nil {
 		return err
 	}
 	if m != before.model {
 		s.say(`{"type":"model_changed","model":?,"previousModel":?,"source":?}`, appendModel(nil, m), appendModel(nil, before.model), source)
 	}
-	level := levelName(m, wanted)
-	if level != levelName(before.model, before.reasoning) {
-		if _, err := session.append("thinking_level_change", `"thinkingLevel":?`, level); err != nil {
-			return err
-		}
-		s.say(`{"type":"thinking_level_changed","level":?}`, level)
-	}
-	if !persist {
-		return nil
+	level, err := s.chooseLevel(cmp.Or(s.setup.settings.ModelThinkingLevels[m.ref()], before.reasoning), levelName(before.model, before.reasoning))
+	if err != nil || !persist {
+		return err
 	}
 	return s.setup.settings.save(map[string]any{"defaultProvider": m.Provider, "defaultModel": m.ID, "defaultThinkingLevel": level})
+}
+
+// chooseLevel makes a thinking level the one that is wanted. It returns what that
+// comes to, and tells of it when that is not what it was before.
+func (s *atomicServer) chooseLevel(wanted, before string) (level string, err error) {
+	level = levelName(s.agent.currentChoice().model, wanted)
+	s.agent.choose(func(c *choice) { c.reasoning = wanted })
+	if level != before {
+		_, err = s.agent.currentSession().append("thinking_level_change", `"thinkingLevel":?`, level)
+		s.say(`{"type":"thinking_level_changed","level":?}`, level)
+	}
+	return level, err
 }
 
 // available are the models of providers that have a key.
@@ -610,7 +605,7 @@ func (s *atomicServer) cycleModel(c *atomicCommand) (any, error) {
 	now := s.agent.currentChoice().model.ref()
 	at := slices.IndexFunc(models, func(m *Model) bool { return m.ref() == now })
 	m := models[(at+1)%len(models)]
-	if err := s.choose(m, "cycle", persist); err != nil {
+	if err := s.chooseModel(m, "cycle", persist); err != nil {
 		return nil, err
 	}
 	return appendJSON(nil, `{"model":?,"thinkingLevel":?,"isScoped":false}`, appendModel(nil, m), levelName(m, s.agent.currentChoice().reasoning)), nil
@@ -644,24 +639,12 @@ func (s *atomicServer) setThinking(c *atomicCommand) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	level, m, err := s.chooseLevel(level)
+	now := s.agent.currentChoice()
+	level, err := s.chooseLevel(level, levelName(now.model, now.reasoning))
 	if err == nil && persist {
-		err = s.setup.settings.saveLevel(m, level)
+		err = s.setup.settings.saveLevel(now.model, level)
 	}
-	return appendJSON(nil, `{"level":?,"provider":?,"modelId":?}`, level, m.Provider, m.ID), err
-}
-
-// chooseLevel changes the thinking level and returns the one it comes to.
-func (s *atomicServer) chooseLevel(level string) (string, *Model, error) {
-	a, now := s.agent, s.agent.currentChoice()
-	level = levelName(now.model, level)
-	if level == levelName(now.model, now.reasoning) {
-		return level, now.model, nil
-	}
-	a.choose(func(c *choice) { c.reasoning = level })
-	_, err := a.session.append("thinking_level_change", `"thinkingLevel":?`, level)
-	s.say(`{"type":"thinking_level_changed","level":?}`, level)
-	return level, now.model, err
+	return appendJSON(nil, `{"level":?,"provider":?,"modelId":?}`, level, now.model.Provider, now.model.ID), err
 }
 
 func (s *atomicServer) cycleThinking(c *atomicCommand) (any, error) {
@@ -669,9 +652,8 @@ func (s *atomicServer) cycleThinking(c *atomicCommand) (any, error) {
 	if len(now.model.Levels) == 0 {
 		return json.RawMessage("null"), nil
 	}
-	all := levels(now.model)
-	next := all[(slices.Index(all, levelName(now.model, now.reasoning))+1)%len(all)]
-	level, _, err := s.chooseLevel(next)
+	all, before := levels(now.model), levelName(now.model, now.reasoning)
+	level, err := s.chooseLevel(all[(slices.Index(all, before)+1)%len(all)], before)
 	return appendJSON(nil, `{"level":?}`, level), err
 }
 
@@ -721,7 +703,6 @@ func (s *atomicServer) compact(c *atomicCommand) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.takeNotes()
 	var result json.RawMessage
 	s.exclusively(c, func(j *job) (end *Event) {
 		result, err, end = s.agent.compactLines(j, o)
@@ -782,55 +763,45 @@ func (s *atomicServer) bash(c *atomicCommand) (any, error) {
 		}
 		m, err := r.message(text, private)
 		if err == nil {
-			s.mu.Lock()
-			s.notes = append(s.notes, bashNote{home, m})
-			s.mu.Unlock()
-			s.lane.add(s.takeNotes)
+			s.lane.add(func() { s.keepNote(home, m) })
 		}
 		s.respond(c, append(r.appendFields(json.RawMessage("{")), '}'), err)
 	})
 	return nil, errAnswered
 }
 
-// takeNotes saves bash results, each in the session where it began. In the one
-// that is open it must not come between the messages of a run: while one runs
-// it waits for the next prompt. Only the lane calls it.
-func (s *atomicServer) takeNotes() {
+// keepNote puts what a bash command printed into the session where it began: at
+// once, or in the one that is open when the running job has ended. In the lane
+// nobody begins one meanwhile.
+func (s *atomicServer) keepNote(home *session, m *Message) {
 	a := s.agent
 	a.mu.Lock()
-	open, idle := a.session, len(a.jobs) == 0
+	here, busy := home == a.session || home.path != "" && home.path == a.session.path, len(a.jobs) > 0
+	if here && busy {
+		a.notes = append(a.notes, m)
+	}
 	a.mu.Unlock()
-	s.mu.Lock()
-	notes := s.notes
-	s.notes = nil
-	s.mu.Unlock()
-	for _, n := range notes {
-		switch here := n.home == open || open.path != "" && n.home.path == open.path; {
-		case here && idle:
-			a.add(nil, n.message, nil)
-		case here:
-			s.mu.Lock()
-			s.notes = append(s.notes, n)
-			s.mu.Unlock()
-		case n.home.path != "":
-			if err := n.save(); err != nil {
-				a.tell(&Event{Type: "notice", Level: "error", Text: "what a bash command printed is not in its session: " + err.Error()})
-			}
+	switch {
+	case here && !busy:
+		a.add(nil, m, nil)
+	case !here && home.path != "":
+		if err := keepElsewhere(home, m); err != nil {
+			a.tell(&Event{Type: "notice", Level: "error", Text: "what a bash command printed is not in its session: " + err.Error()})
 		}
 	}
 }
 
-// save writes a note to a session that is not open any more.
-func (n bashNote) save() error {
-	home, _, err := openSession(n.home.path)
+// keepElsewhere adds a message to a session that is not open any more.
+func keepElsewhere(s *session, m *Message) error {
+	again, _, err := openSession(s.path)
 	if errors.Is(err, fs.ErrNotExist) { // nothing was worth a file so far
-		home, err = n.home, nil
+		again, err = s, nil
 	}
 	if err != nil {
 		return err
 	}
-	defer home.close()
-	return home.addMessage(n.message, "")
+	defer again.close()
+	return again.addMessage(m, "")
 }
 
 func (s *atomicServer) abortBash(c *atomicCommand) (any, error) {
@@ -853,8 +824,6 @@ func (s *atomicServer) abortBash(c *atomicCommand) (any, error) {
 // replace puts another session in the place of the open one, after the running
 // job. Its working directory becomes ours, if there is one.
 func (s *atomicServer) replace(c *atomicCommand, next *session, notes []string, data json.RawMessage) (any, error) {
-	s.quiet(nil)
-	s.takeNotes()
 	open, moves := s.opening(next), isDir(next.cwd)
 	var old *session
 	s.quiet(func() {
@@ -983,8 +952,8 @@ func (s *atomicServer) fork(c *atomicCommand) (any, error) {
 }
 
 func (s *atomicServer) forkMessages(c *atomicCommand) (any, error) {
-	return appendJSON(nil, `{"messages":?}`, appendList(nil, s.agent.currentSession().forkPoints(), func(dst []byte, p forkPoint) []byte {
-		return appendJSON(dst, `{"entryId":?,"text":?}`, p.entryID, p.text)
+	return appendJSON(nil, `{"messages":?}`, appendList(nil, s.agent.currentSession().forkPoints(), func(dst []byte, e *entry) []byte {
+		return appendJSON(dst, `{"entryId":?,"text":?}`, e.id, e.message().text())
 	})), nil
 }
 
@@ -1017,7 +986,6 @@ func (s *atomicServer) navigate(c *atomicCommand) (any, error) {
 		id = to.parent
 	}
 	s.quiet(nil)
-	s.takeNotes()
 	before := session.branch()
 	var text string
 	var err error
@@ -1111,11 +1079,8 @@ func (s *atomicServer) stats(c *atomicCommand) (any, error) {
 	var total Usage
 	var latest *Usage
 	for _, e := range session.branch() {
-		if e.kind != "message" {
-			continue
-		}
-		m, err := parseAgentMessage(get(e.raw, "message"))
-		if err != nil || m.raw != nil { // none of the three kinds
+		m := e.message()
+		if m == nil || m.raw != nil { // none of the three kinds
 			continue
 		}
 		counts[m.Role]++
@@ -1243,7 +1208,7 @@ func (s *atomicServer) workflowRun(c *atomicCommand) (any, error) {
 	return nil, fmt.Errorf("Workflow run not found: %s", id)
 }
 
-func (s *atomicServer) commands(c *atomicCommand) (any, error) {
+func (s *atomicServer) listCommands(c *atomicCommand) (any, error) {
 	a := s.agent
 	a.ext.wait(c.ctx)
 	list := []map[string]any{}

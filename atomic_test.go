@@ -576,6 +576,7 @@ func TestAtomicCommandsAreAnswered(t *testing.T) {
 		{`"type":"prompt","message":[]`, "message"},
 		{`"type":"prompt","message":""`, "empty"},
 		{`"type":"prompt","message":"x","streamingBehavior":"later"`, "steer, followUp"},
+		{`"type":"steer","message":"x","images":"picture.png"`, `an array of objects with "data" (base64), not a string`},
 		{`"type":"set_model"`, `"provider"`},
 		{`"type":"set_model","provider":"nobody","modelId":"x"`, "Model not found: nobody/x"},
 		{`"type":"set_thinking_level","level":"lots"`, "lots"},
@@ -663,6 +664,9 @@ func TestAtomicBashStaysInItsSession(t *testing.T) {
 		t.Error("it came into the run")
 	}
 	first := fmt.Sprint(p.data(`{"type":"get_state"}`)["sessionFile"])
+	if saved, _ := os.ReadFile(first); !strings.Contains(string(saved), "echo during") {
+		t.Error("it is not in the session when the run has ended")
+	}
 	p.send(`{"id":"late","type":"bash","command":"sleep 1; echo late"}`)
 	p.data(`{"type":"new_session"}`)
 	p.until("id", "late")
@@ -676,6 +680,23 @@ func TestAtomicBashStaysInItsSession(t *testing.T) {
 		if strings.Count(last(), text) != 1 {
 			t.Errorf("%q is not in the session where it began", text)
 		}
+	}
+}
+
+// TestAtomicAbortBehindCompact: an abort_compaction ends the compact commands
+// before it, also those that have not begun, and none behind it.
+func TestAtomicAbortBehindCompact(t *testing.T) {
+	p := atomicScript(t, t.TempDir(), "turn\ntext \""+strings.Repeat("a line\\n", 60)+"\"\nturn\nhang\nturn\nhang\n")
+	p.settle("go")
+	p.send(`{"id":1,"type":"compact","preserve_recent":0}`, `{"id":2,"type":"compact","preserve_recent":0}`, `{"type":"abort_compaction"}`)
+	for id := range 2 {
+		frames := p.until("type", "response", "command", "compact")
+		if f := frames[len(frames)-1]; f["id"] != float64(id+1) || f["error"] != "Compaction cancelled" {
+			t.Errorf("%v", f)
+		}
+	}
+	if r := p.ask(`{"type":"compact","preserve_recent":9}`); r["error"] != "Nothing to compact (session too small)" {
+		t.Errorf("%v", r)
 	}
 }
 

@@ -234,6 +234,9 @@ func (v *atomicView) endAside() {
 	v.aside, v.retried = nil, false
 }
 
+// deltaKinds are the protocol's words for the blocks that are streamed.
+var deltaKinds = map[string]string{"text": "text", "thinking": "thinking", "tool_call": "toolcall"}
+
 // update streams a piece of an answer.
 func (v *atomicView) update(d *delta) {
 	if v.encoded == nil || d.usage != nil && *d.usage != v.usage {
@@ -243,7 +246,7 @@ func (v *atomicView) update(d *delta) {
 		}
 		v.encoded = append(appendAgentUsage([]byte(`{"type":"message_update","usage":`), &v.usage), `,"assistantMessageEvent":{"type":"`...)
 	}
-	kind := map[string]string{"text": "text", "thinking": "thinking", "tool_call": "toolcall"}[d.block.Type]
+	kind := deltaKinds[d.block.Type]
 	if kind == "" {
 		return
 	}
@@ -313,7 +316,7 @@ func (v *atomicView) extension(e *Event) {
 	switch e.Type {
 	case "notice":
 		if e.Manifest != "" {
-			v.say(`{"type":"extension_error","extensionPath":?,"event":"host","error":?}`, e.Manifest, e.Text)
+			v.say(`{"type":"extension_error","extensionPath":?,"event":?,"error":?}`, e.Manifest, cmp.Or(e.During, "host"), e.Text)
 		} else {
 			v.note(e.Level, from, e.Text)
 		}

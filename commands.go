@@ -226,7 +226,7 @@ func (t *tui) showPast(r restored) {
 		t.printMessage(m)
 	}
 	var ids, texts []string
-	for _, q := range r.pending {
+	for _, q := range slices.Concat(r.pending[steering], r.pending[followUp]) {
 		ids, texts = append(ids, q.id), append(texts, q.message.text())
 	}
 	if len(ids) > 0 {
@@ -267,10 +267,10 @@ func (t *tui) fork() {
 	}
 	p := &picker{title: "Fork before"}
 	for _, point := range slices.Backward(s.forkPoints()) {
-		p.items = append(p.items, item{oneLine(point.text), "", func() {
+		p.items = append(p.items, item{oneLine(point.message().text()), "", func() {
 			text := ""
 			if t.open(func() (next *session, _ []string, err error) {
-				next, text, err = s.fork(point.entryID)
+				next, text, err = s.fork(point.id)
 				return next, nil, err
 			}) {
 				t.editor.set(text)

@@ -136,10 +136,7 @@ func (a *Agent) compact(j *job) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	head := &Message{Role: "user", Time: time.Now(), Content: []Block{{Type: "text", Text: summaryHeader + summary}}}
-	for _, m := range a.messages[:cut] { // tools that were made available stay so
-		head.Activate = append(head.Activate, m.Activate...)
-	}
+	head := &Message{Role: "user", Time: time.Now(), Content: []Block{{Type: "text", Text: summaryHeader + summary}}, Activate: activated(a.messages[:cut])}
 	if a.session != nil {
 		kept := json.RawMessage("null")
 		if cut < len(a.messages) {
@@ -154,6 +151,14 @@ func (a *Agent) compact(j *job) (string, error) {
 	a.size = size{}
 	a.mu.Unlock()
 	return summary, nil
+}
+
+// activated are the tools that messages made available.
+func activated(messages []*Message) (names []string) {
+	for _, m := range messages {
+		names = append(names, m.Activate...)
+	}
+	return names
 }
 
 // cutPoint is the index of the first message that is kept: the newest ones
@@ -207,10 +212,16 @@ func (a *Agent) summarize(j *job, text string, limit int) (string, error) {
 	return strings.TrimSpace(m.text()), nil
 }
 
+// question is a model call that is no part of the conversation.
+func (a *Agent) question(ctx context.Context, system, text, reasoning string) *request {
+	r := a.request(&job{ctx: ctx}, []*Message{{Role: "user", Time: time.Now(), Content: []Block{{Type: "text", Text: text}}}})
+	r.system, r.tools, r.reasoning = system, nil, a.model.clamp(reasoning)
+	return r
+}
+
 // consult asks the model something that is no part of the conversation.
 func (a *Agent) consult(j *job, system, text, reasoning string) (*Message, error) {
-	r := a.request(j, []*Message{{Role: "user", Time: time.Now(), Content: []Block{{Type: "text", Text: text}}}})
-	r.system, r.tools, r.reasoning = system, nil, a.model.clamp(reasoning)
+	r := a.question(j.ctx, system, text, reasoning)
 	for retries := 0; ; {
 		m, err := a.provider.call(j.ctx, r, func(delta) {})
 		a.account(j, m)
@@ -238,24 +249,8 @@ func (m *Message) text() string {
 
 // serialize writes messages as plain text for a summary.
 func serialize(messages []*Message) string {
-	var s strings.Builder
-	for _, m := range messages {
-		for _, b := range m.Content {
-			switch {
-			case b.Type == "image":
-				s.WriteString("[image]\n")
-			case b.Type == "tool_call":
-				fmt.Fprintf(&s, "[Assistant calls %s]: %s\n", b.Name, b.Args)
-			case b.Type != "text":
-			case m.Role == "tool":
-				fmt.Fprintf(&s, "[Result of %s]: %s\n", m.ToolName, shorten(b.Text, resultChars))
-			default:
-				fmt.Fprintf(&s, "[%s]: %s\n", strings.ToUpper(m.Role[:1])+m.Role[1:], b.Text)
-			}
-		}
-		s.WriteByte('\n')
-	}
-	return s.String()
+	lines, _ := serializeLines(messages, resultChars)
+	return strings.Join(lines, "\n")
 }
 
 // shorten cuts the middle out of a long text, at characters.
@@ -335,8 +330,8 @@ func (a *Agent) planAndRender(j *job, o compactOrder) (json.RawMessage, error) {
 	if len(tail) > 0 {
 		kept = encode(tail[0].entry)
 	}
-	details := appendJSON(nil, `"promptVersion":?,"parameters":{"compression_ratio":?,"preserve_recent":?,"query":?},"rung":?,"stats":{"linesBefore":?,"linesDeleted":?,"linesKept":?,"rangeCount":?,"tokensBefore":?,"tokensAfter":?,"percentReduction":?}`,
-		promptVersion, o.ratio, o.preserve, o.query, rung, stats.linesBefore, stats.linesDeleted, stats.linesKept, stats.rangeCount,
+	details := appendJSON(nil, `"promptVersion":3,"parameters":{"compression_ratio":?,"preserve_recent":?,"query":?},"rung":?,"stats":{"linesBefore":?,"linesDeleted":?,"linesKept":?,"rangeCount":?,"tokensBefore":?,"tokensAfter":?,"percentReduction":?}`,
+		o.ratio, o.preserve, o.query, rung, stats.linesBefore, stats.linesDeleted, stats.linesKept, stats.rangeCount,
 		stats.tokensBefore, stats.tokensAfter, stats.percentReduction)
 	if a.session != nil {
 		backup, err := a.session.backup(map[string]string{"manual": "compact", "threshold": "auto-compact", "overflow": "overflow-auto-compact"}[o.reason])
@@ -352,7 +347,7 @@ func (a *Agent) planAndRender(j *job, o compactOrder) (json.RawMessage, error) {
 		}
 	}
 	a.mu.Lock()
-	a.messages, a.size = []*Message{a.compacted(text, tail)}, size{}
+	a.messages, a.size = []*Message{compactedMessage(text, a.messages, tail, time.Now())}, size{}
 	a.mu.Unlock()
 	return appendJSON(nil, `{"compactedText":?,"firstKeptEntryId":?,"tokensBefore":?,?}`, text, kept, stats.tokensBefore, details), nil
 }
@@ -361,8 +356,7 @@ func (a *Agent) planAndRender(j *job, o compactOrder) (json.RawMessage, error) {
 // the older half goes unasked.
 func (a *Agent) planLines(j *job, lines []string, protected []bool, o compactOrder) ([]lineRange, error) {
 	for head := 0; ; head += (len(lines) - head + 1) / 2 {
-		system, user := planRequest(lines[head:], protected[head:], o.ratio, o.query)
-		m, err := a.consult(j, system, user, a.reasoning)
+		m, err := a.consult(j, planSystem, planRequest(lines[head:], protected[head:], o.ratio, o.query), a.reasoning)
 		var pe *providerError
 		// a run that waits for room does not wait for many calls
 		if errors.As(err, &pe) && pe.overflow && len(lines)-head > minLines && (head == 0 || o.reason != "overflow") {
@@ -374,27 +368,6 @@ func (a *Agent) planLines(j *job, lines []string, protected []bool, o compactOrd
 		ranges, err := parsePlan(m.text(), len(lines)-head, m.Stop == "length")
 		return deletions(lines, protected, head, ranges, o.ratio), err
 	}
-}
-
-// promptVersion is the Atomic protocol's number for planning by lines.
-const promptVersion = 3
-
-// compacted is what stands for the whole transcript after a compaction by
-// lines. Tools that it made available stay so.
-func (a *Agent) compacted(kept string, tail []*Message) *Message {
-	m := compactedMessage(kept, tail, time.Now())
-	for _, old := range a.messages {
-		m.Activate = append(m.Activate, old.Activate...)
-	}
-	return m
-}
-
-// compactedMessage says what is left of a conversation: the kept lines, and the
-// tail as it was.
-func compactedMessage(kept string, tail []*Message, at time.Time) *Message {
-	text := compactedText(kept, tail)
-	return &Message{Role: "user", Time: at, Content: []Block{{Type: "text", Text: text}},
-		raw: appendJSON(nil, `{"role":"custom","customType":"compaction","content":?,"display":true,"timestamp":?}`, text, at.UnixMilli())}
 }
 
 const (
@@ -413,9 +386,7 @@ func (a *Agent) summarizeSession() {
 	}
 	ctx, cancel := context.WithCancel(a.ctx)
 	a.stopSummary = cancel
-	r := a.request(&job{ctx: ctx}, []*Message{{Role: "user", Time: time.Now(), Content: []Block{
-		{Type: "text", Text: "<session>\n" + shorten(serialize(a.messages), summaryChars) + "\n</session>"}}}})
-	r.system, r.tools, r.reasoning = summarySystem, nil, a.model.clamp("off")
+	r := a.question(ctx, summarySystem, "<session>\n"+shorten(serialize(a.messages), summaryChars)+"\n</session>", "off")
 	session, model, provider := a.session, a.model, a.provider
 	a.ext.work.Go(func() { // ends with the call
 		defer cancel()

@@ -40,7 +40,10 @@ type exportInfo struct {
 }
 
 // page writes HTML. Errors of the writer are kept by it until the end.
-type page struct{ *bufio.Writer }
+type page struct {
+	*bufio.Writer
+	shown map[*Message]bool // results that stand with their calls
+}
 
 // put writes a piece of HTML in which each ? stands for the next text.
 func (p page) put(markup string, texts ...string) {
@@ -75,7 +78,7 @@ func visible(s string) string {
 
 // exportHTML writes a session as one HTML file.
 func exportHTML(w io.Writer, info exportInfo, messages []*Message) error {
-	p := page{bufio.NewWriter(w)}
+	p := page{bufio.NewWriter(w), map[*Message]bool{}}
 	p.head(info, messages)
 	model := info.model
 	for i, m := range messages {
@@ -93,9 +96,13 @@ func exportHTML(w io.Writer, info exportInfo, messages []*Message) error {
 				model = m.Model
 				p.put("<p class=\"note\">?</p>\n", model)
 			}
-			p.blocks(m, resultsBehind(messages, i))
+			results := messages[i+1:]
+			if end := slices.IndexFunc(results, func(m *Message) bool { return m.Role != "tool" }); end >= 0 {
+				results = results[:end]
+			}
+			p.blocks(m, results)
 			p.put("</section>\n")
-		case m.Role == "tool" && !answers(messages, i):
+		case m.Role == "tool" && !p.shown[m]:
 			p.put("<section class=\"assistant\">\n<p class=\"note\">result of ?</p>\n", m.ToolName)
 			p.result(m)
 			p.put("</section>\n")
@@ -131,26 +138,6 @@ func (a *Agent) export(cwd, path string) (string, error) {
 		return "", err
 	}
 	return path, replaceFile(path, page.Bytes())
-}
-
-// resultsBehind returns the tool messages behind a message.
-func resultsBehind(messages []*Message, i int) []*Message {
-	end := i + 1
-	for end < len(messages) && messages[end].Role == "tool" {
-		end++
-	}
-	return messages[i+1 : end]
-}
-
-// answers reports whether the tool message i is the first answer to a call of
-// the assistant message before it, where it is shown.
-func answers(messages []*Message, i int) bool {
-	id, from := messages[i].CallID, i
-	for from > 0 && messages[from].Role == "tool" {
-		from--
-	}
-	return slices.ContainsFunc(messages[from].Content, func(b Block) bool { return b.Type == "tool_call" && b.ID == id }) &&
-		!slices.ContainsFunc(messages[from+1:i], func(m *Message) bool { return m.CallID == id })
 }
 
 func (p page) head(info exportInfo, messages []*Message) {
@@ -238,6 +225,7 @@ func (p page) blocks(m *Message, results []*Message) {
 			walk(b.Args, func(key, value []byte) { p.argument(unquoted(key), value, 0) })
 			if at >= 0 {
 				p.result(results[at])
+				p.shown[results[at]] = true
 			}
 			p.put("</details>\n")
 		}

@@ -574,7 +574,13 @@ func (e *extension) logf(format string, values ...any) {
 
 // notice tells the client something about the extension. No lock may be held.
 func (e *extension) notice(level, format string, values ...any) {
-	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Manifest: filepath.Join(e.dir, "extension.json"), Text: fmt.Sprintf(format, values...)})
+	e.noticeIn("", level, format, values...)
+}
+
+// noticeIn tells of something that went wrong with the extension in an event, or
+// in a command.
+func (e *extension) noticeIn(event, level, format string, values ...any) {
+	e.host.tell(&Event{Type: "notice", Extension: e.Name, Level: level, Manifest: filepath.Join(e.dir, "extension.json"), During: event, Text: fmt.Sprintf(format, values...)})
 }
 
 // readFrames takes the frames of an extension until the pipe ends or is closed.
@@ -1078,10 +1084,10 @@ func (h *extHost) intercept(ctx context.Context, event string, fields []byte, la
 		case ctx.Err() != nil:
 			return value, nil, ""
 		case err != nil:
-			e.notice("warn", "%v; %s went on without its say", err, event)
+			e.noticeIn(event, "warn", "%v; %s went on without its say", err, event)
 			continue
 		case o.has("block") && kindOf(o["block"]) != "a boolean":
-			e.notice("warn", "%s: block was ignored: it must be a boolean, not %s; %s went on", e.Name, kindOf(o["block"]), event)
+			e.noticeIn(event, "warn", "%s: block was ignored: it must be a boolean, not %s; %s went on", e.Name, kindOf(o["block"]), event)
 			continue
 		case o.isTrue("block") && event != "before_agent_start": // which can not be blocked
 			return value, e, cmp.Or(o.text("reason"), "blocked by extension "+e.Name)
@@ -1091,11 +1097,11 @@ func (h *extHost) intercept(ctx context.Context, event string, fields []byte, la
 		changed, err := normalize(o[key])
 		switch isPrompt, size := key == "system_prompt", len(textOf(changed)); {
 		case err != nil || kindOf(changed) != kindOf(value):
-			e.notice("warn", "%s: %s was ignored: it must be %s", e.Name, key, kindOf(value))
+			e.noticeIn(event, "warn", "%s: %s was ignored: it must be %s", e.Name, key, kindOf(value))
 		case isPrompt && size > maxPrompt:
-			e.notice("warn", "%s: its system prompt has %d bytes, the limit is %d; the system prompt stays", e.Name, size, maxPrompt)
+			e.noticeIn(event, "warn", "%s: its system prompt has %d bytes, the limit is %d; the system prompt stays", e.Name, size, maxPrompt)
 		case isPrompt && !utf8.Valid(o[key]):
-			e.notice("warn", "%s: its system prompt is no valid UTF-8; the system prompt stays", e.Name)
+			e.noticeIn(event, "warn", "%s: its system prompt is no valid UTF-8; the system prompt stays", e.Name)
 		default:
 			value = changed
 		}
@@ -1215,7 +1221,7 @@ func (r *registration) invoke(ctx context.Context, args string) (prompt string) 
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			e.notice("error", "%v", err)
+			e.noticeIn("command", "error", "%v", err)
 		}
 		return ""
 	}
@@ -1228,7 +1234,7 @@ func (r *registration) invoke(ctx context.Context, args string) (prompt string) 
 		e.openPanel(o["open_panel"])
 	case "noop", "":
 	default:
-		e.notice("warn", "/%s: unknown action %q", r.name, action)
+		e.noticeIn("command", "warn", "/%s: unknown action %q", r.name, action)
 	}
 	return ""
 }

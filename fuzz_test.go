@@ -318,8 +318,8 @@ func entriesOf(t *testing.T, s *session) (list []string) {
 	}
 	checkFrame(t, appendAgentUsage(nil, &total))
 	for _, p := range s.forkPoints() {
-		if _, _, err := s.fork(p.entryID); err != nil {
-			t.Errorf("fork at %q: %v", p.entryID, err)
+		if _, _, err := s.fork(p.id); err != nil {
+			t.Errorf("fork at %q: %v", p.id, err)
 		}
 	}
 	walk(all, func(_, e []byte) { list = append(list, string(e)) })

@@ -197,10 +197,13 @@ func (o object) encode() []byte {
 
 // textOf returns what a JSON string says, "" for any other value.
 func textOf(v []byte) string {
-	if len(v) >= 2 && v[0] == '"' && bytes.IndexByte(v, '\\') < 0 && utf8.Valid(v) {
+	switch {
+	case len(v) < 2 || v[0] != '"':
+		return ""
+	case bytes.IndexByte(v, '\\') < 0 && utf8.Valid(v):
 		return string(v[1 : len(v)-1])
 	}
-	return string(appendText(nil, v))
+	return string(appendText(make([]byte, 0, len(v)), v))
 }
 
 // appendText appends what a JSON string says, nothing for any other value.

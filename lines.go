@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -84,14 +85,16 @@ func compactedLines(m *Message) (text string, ok bool) {
 	return strings.TrimPrefix(m.text(), linesHeader+"\n\n"), true
 }
 
-// compactedText is what the message of a compaction says: the lines that were
-// kept, then the tail of the transcript as it is.
-func compactedText(kept string, tail []*Message) string {
-	parts := []string{linesHeader, kept}
+// compactedMessage stands for the whole transcript after a compaction: the lines
+// that were kept, then the tail as it was. The tools that replaced messages made
+// available stay so.
+func compactedMessage(kept string, replaced, tail []*Message, at time.Time) *Message {
+	text := linesHeader + "\n\n" + kept
 	if lines, _ := serializeLines(tail, 0); len(lines) > 0 {
-		parts = append(parts, strings.Join(lines, "\n"))
+		text += "\n\n" + strings.Join(lines, "\n")
 	}
-	return strings.Join(parts, "\n\n")
+	return &Message{Role: "user", Time: at, Content: []Block{{Type: "text", Text: text}}, Activate: activated(replaced),
+		raw: appendJSON(nil, `{"role":"custom","customType":"compaction","content":?,"display":true,"timestamp":?}`, text, at.UnixMilli())}
 }
 
 // sections writes one message.
@@ -202,7 +205,7 @@ func keepTarget(n int, ratio float64) int { return int(math.Round(float64(n) * r
 
 // planRequest is what the planner is asked: about the lines numbered from 1, of
 // which about ratio should stay, whatever matters to the query first.
-func planRequest(lines []string, protected []bool, ratio float64, query string) (system, user string) {
+func planRequest(lines []string, protected []bool, ratio float64, query string) string {
 	var s strings.Builder
 	s.WriteString("<transcript>\n")
 	for i, line := range lines {
@@ -218,7 +221,7 @@ func planRequest(lines []string, protected []bool, ratio float64, query string) 
 		}
 		s.WriteString("\n")
 	}
-	return planSystem, s.String()
+	return s.String()
 }
 
 // runs lists where marks are set.

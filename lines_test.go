@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func say(role string, blocks ...Block) *Message { return &Message{Role: role, Content: blocks} }
@@ -16,7 +17,7 @@ func says(text string) Block { return Block{Type: "text", Text: text} }
 
 // compaction is the message that a compaction leaves.
 func compaction(text string, tail ...*Message) *Message {
-	m := say("user", says(compactedText(text, tail)))
+	m := say("user", says(compactedMessage(text, nil, tail, time.Time{}).text()))
 	m.raw = json.RawMessage(`{"role":"custom","customType":"compaction","display":false}`)
 	return m
 }
@@ -128,9 +129,9 @@ func TestPlanRequest(t *testing.T) {
 	lines := strings.Split("[User]: fix\n<keepContext>\nx\n</keepContext>\n\n[Assistant]: ok\na\nb\nc", "\n")
 	protected := make([]bool, len(lines))
 	protect(lines, protected, false)
-	system, user := planRequest(lines, protected, 0.5, "fix <it>")
-	if !strings.Contains(system, "120,164\n7,7\n") {
-		t.Errorf("no example of a record:\n%s", system)
+	user := planRequest(lines, protected, 0.5, "fix <it>")
+	if !strings.Contains(planSystem, "120,164\n7,7\n") {
+		t.Errorf("no example of a record:\n%s", planSystem)
 	}
 	for _, want := range []string{"<transcript>\n1→[User]: fix\n2→<keepContext>\n", "\n5→\n6→", "\n9→c\n</transcript>", "<query>\nfix <it>\n</query>",
 		"has 9 lines. Keep about 5 of them: name ranges of about 4 lines", "those that you keep: 2,4\n"} {
@@ -138,7 +139,7 @@ func TestPlanRequest(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, user)
 		}
 	}
-	if _, user := planRequest(lines, make([]bool, len(lines)), 0.5, ""); strings.Contains(user, "protected") {
+	if user := planRequest(lines, make([]bool, len(lines)), 0.5, ""); strings.Contains(user, "protected") {
 		t.Errorf("speaks of protected lines where there are none:\n%s", user)
 	}
 }
@@ -319,7 +320,7 @@ func TestCompactedText(t *testing.T) {
 	if want := []string{"[User]: a", "(filtered 9 lines)", "", "[Assistant tool calls]: ls()", "", "[Tool result]: " + result.text()}; !slices.Equal(lines, want) {
 		t.Errorf("%.300q", lines)
 	}
-	if m.text() != compactedText(strings.Join(lines, "\n"), nil) {
+	if m.text() != compactedMessage(strings.Join(lines, "\n"), nil, nil, time.Time{}).text() {
 		t.Error("not the same when nothing was deleted")
 	}
 }

@@ -12,20 +12,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 )
 
 // What the model is told of messages that are neither its own nor the user's.
-const (
-	branchText = "The following is a summary of a branch that this conversation came back from:\n\n<summary>\n%s\n</summary>"
-)
+const branchText = "The following is a summary of a branch that this conversation came back from:\n\n<summary>\n%s\n</summary>"
 
 // stopWords are our words for the stop reasons of the Atomic protocol; the
 // others are the same.
 var stopWords = map[string]string{"stop": "end_turn", "toolUse": "tool_use", "length": "length", "error": "error", "aborted": "aborted"}
 
-// appendAgentMessage appends a message in the shape of the Atomic protocol (spec:
-// Types) and of its session files. Keys that the document does not know hold
-// what would be lost otherwise.
+// appendAgentMessage appends a message.
 func appendAgentMessage(dst []byte, m *Message) []byte {
 	if m.raw != nil {
 		return append(dst, m.raw...)
@@ -56,14 +53,7 @@ func appendAgentMessage(dst []byte, m *Message) []byte {
 }
 
 func appendAgentBlocks(dst []byte, blocks []Block) []byte {
-	dst = append(dst, '[')
-	for i := range blocks {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendAgentBlock(dst, &blocks[i])
-	}
-	return append(dst, ']')
+	return appendList(dst, blocks, func(dst []byte, b Block) []byte { return appendAgentBlock(dst, &b) })
 }
 
 func appendAgentBlock(dst []byte, b *Block) []byte {
@@ -265,19 +255,26 @@ func parseAgentCall(raw []byte) Block {
 // parseAgentUsage reads usage; nil when all of it is 0.
 func parseAgentUsage(raw []byte) *Usage {
 	v, _ := pick(raw, "input", "output", "cacheRead", "cacheWrite", "reasoning", "cost")
-	u := &Usage{Input: count(v[0]), Output: count(v[1]), CacheRead: count(v[2]), CacheWrite: count(v[3])}
+	c, _ := pick(v[5], "input", "output", "cacheRead", "cacheWrite", "total")
+	u := &Usage{Input: count(v[0]), Output: count(v[1]), CacheRead: count(v[2]), CacheWrite: count(v[3]),
+		Cost: Cost{dollars(c[0]), dollars(c[1]), dollars(c[2]), dollars(c[3]), dollars(c[4])}}
 	if v[4] != nil {
 		n := count(v[4])
 		u.Reasoning = &n
-	}
-	json.Unmarshal(v[5], &u.Cost)
-	for _, dollars := range []*float64{&u.Cost.Input, &u.Cost.Output, &u.Cost.CacheRead, &u.Cost.CacheWrite, &u.Cost.Total} {
-		*dollars = max(0, min(*dollars, 1e9)) // sums stay numbers that JSON has
 	}
 	if *u == (Usage{}) {
 		return nil
 	}
 	return u
+}
+
+// dollars reads a cost. It is small enough for sums to stay numbers that JSON has.
+func dollars(v []byte) float64 {
+	d, err := strconv.ParseFloat(string(v), 64)
+	if err != nil || !(d > 0) {
+		return 0
+	}
+	return min(d, 1e9)
 }
 
 // appendMessageOnce appends a message, which is encoded only once: for the

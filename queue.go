@@ -29,9 +29,9 @@ type queue struct {
 // enqueue accepts a message. With nothing running it starts a run, unless the
 // conversation is empty or the last run was aborted.
 func (a *Agent) enqueue(kind int, m *Message, accepted func()) error {
-	q := queuedMessage{kind: queueNames[kind], message: m}
+	q := queuedMessage{message: m}
 	if a.session != nil {
-		id, err := a.session.queue(q.kind, m)
+		id, err := a.session.queue(kind, m)
 		if err != nil {
 			return fmt.Errorf("the message could not be kept: %w", err)
 		}

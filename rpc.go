@@ -483,12 +483,12 @@ func (c *command) images() (images [][]byte, err error) {
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(c.object["images"], &list) != nil {
-		return nil, fmt.Errorf(`"images" must be an array of {"mime_type","data"}, not %s`, kindOf(c.object["images"]))
+		return nil, fmt.Errorf(`"images" must be an array of objects with "data" (base64), not %s`, kindOf(c.object["images"]))
 	}
 	for i, raw := range list {
 		o, err := parseObject(raw)
 		if err != nil {
-			return nil, fmt.Errorf(`images[%d] must be an object {"mime_type","data"}: it is %w`, i, err)
+			return nil, fmt.Errorf(`images[%d] must be an object with "data" (base64): it is %w`, i, err)
 		}
 		data, err := o.str("data")
 		if err != nil || data == "" {

@@ -23,6 +23,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -32,9 +33,8 @@ import (
 
 // session is one conversation. Its methods may be called at any time.
 type session struct {
-	id, cwd, dir, path string // path "": kept in memory only
-	parentSession      string // path of the session that this one was made from
-	created            time.Time
+	header
+	dir, path string // path "": kept in memory only
 
 	// writing is held while a record is made and written, so that each knows its
 	// parent. What it guards is touched by nothing else.
@@ -54,6 +54,7 @@ type session struct {
 type entry struct {
 	kind, id, parent string          // parent "" is null
 	raw              json.RawMessage // the whole line
+	body             []byte          // the message in it; nil where there is none
 	above            *entry          // the parent; nil for a root, and where the parent is missing
 }
 
@@ -81,7 +82,7 @@ func newSession(dir, cwd, id, parentSession string) (*session, error) {
 		}
 	}
 	now := time.Now().UTC()
-	s := &session{id: cmp.Or(id, newUUID(now)), cwd: cwd, dir: dir, parentSession: parentSession, created: now, byID: map[string]*entry{}}
+	s := &session{header: header{id: cmp.Or(id, newUUID(now)), cwd: cwd, parentSession: parentSession, created: now}, dir: dir, byID: map[string]*entry{}}
 	if dir != "" {
 		stamp := strings.NewReplacer(":", "-", ".", "-").Replace(now.Format(isoTime))
 		s.path = filepath.Join(dir, stamp+"_"+s.id+".jsonl")
@@ -160,7 +161,7 @@ func loadSession(f *os.File, path string) (s *session, notes []string, err error
 	if err != nil {
 		return nil, nil, err
 	}
-	s.id, s.cwd, s.parentSession, s.created = h.id, h.cwd, h.parentSession, h.created
+	s.header = h
 	s.tail = data[bytes.LastIndexByte(data, '\n')+1:]
 	if s.torn() {
 		rest = bytes.TrimSuffix(rest, s.tail)
@@ -197,8 +198,8 @@ const (
 
 // header is the first line of a session file.
 type header struct {
-	id, cwd, parentSession string
-	version                int
+	id, cwd, parentSession string // parentSession: path of the session that this one was made from
+	version                int    // of the file; we write sessionVersion
 	created                time.Time
 }
 
@@ -219,12 +220,15 @@ func parseHeader(line []byte) (h header, err error) {
 // of version 1 have no ids and one after another is a chain; in version 2 the
 // role "custom" was "hookMessage".
 func (s *session) take(line []byte, version int) (flaw string) {
+	if !utf8.Valid(line) || bytes.Contains(line, []byte("\u2028")) || bytes.Contains(line, []byte("\u2029")) || bytes.IndexByte(line, '\r') >= 0 {
+		line, _ = normalize(line) // it goes to clients as it is
+	}
 	v, whole := pick(line, "type", "id", "parentId", "customType", "data", "queued", "firstKeptEntryIndex", "message")
 	kind := textOf(v[0])
 	if !whole || kind == "" || !strictJSON(line) {
 		return flawSyntax
 	}
-	e := &entry{kind: kind, id: textOf(v[1]), parent: textOf(v[2])}
+	e := &entry{kind: kind, id: textOf(v[1]), parent: textOf(v[2]), body: v[7]}
 	if e.id == "" {
 		// the same at every load, so that later entries can name it
 		e.id = fmt.Sprintf("%08x", len(s.entries)+1)
@@ -239,11 +243,9 @@ func (s *session) take(line []byte, version int) (flaw string) {
 			flaw = flawNoID
 		}
 	}
-	if version < 3 && textOf(get(v[7], "role")) == "hookMessage" {
+	if version < 3 && textOf(get(e.body, "role")) == "hookMessage" {
 		line = bytes.Replace(line, []byte(`"hookMessage"`), []byte(`"custom"`), 1)
-	}
-	if !utf8.Valid(line) || bytes.IndexByte(line, '\r') >= 0 || bytes.Contains(line, []byte("\u2028")) || bytes.Contains(line, []byte("\u2029")) {
-		line, _ = normalize(line) // it goes to clients as it is
+		e.body = get(line, "message")
 	}
 	e.raw = line
 	if e.parent != "" {
@@ -287,13 +289,16 @@ func strictJSON(line []byte) bool {
 				if line[i] != '\\' {
 					continue
 				}
-				if i++; line[i] == 'u' {
+				i++
+				switch line[i] {
+				case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+				case 'u':
 					for _, h := range line[i+1 : min(i+5, len(line))] {
 						if !strings.ContainsRune("0123456789abcdefABCDEF", rune(h)) {
 							return false
 						}
 					}
-				} else if strings.IndexByte(`"\/bfnrt`, line[i]) < 0 {
+				default:
 					return false
 				}
 			}
@@ -323,12 +328,12 @@ func orNull(id string) []byte {
 
 // parseTime reads a time as JSON: RFC 3339, or milliseconds since 1970.
 func parseTime(v []byte) time.Time {
-	if t, err := time.Parse(time.RFC3339, textOf(v)); err == nil {
-		return t
+	if text := textOf(v); text != "" {
+		if t, err := time.Parse(time.RFC3339, text); err == nil {
+			return t
+		}
 	}
-	var ms float64
-	json.Unmarshal(v, &ms)
-	return time.UnixMilli(int64(ms))
+	return time.UnixMilli(int64(count(v)))
 }
 
 // append adds an entry at the leaf: its members besides the common ones are
@@ -486,13 +491,12 @@ func (s *session) addMessage(m *Message, queued string) (err error) {
 // queuedMessage is one that waits for its turn; id is that of its entry.
 type queuedMessage struct {
 	id      string
-	kind    string // "steer" or "followUp"
 	message *Message
 }
 
 // queue keeps a message that waits, so that it survives us.
-func (s *session) queue(kind string, m *Message) (id string, err error) {
-	return s.append("custom", `"customType":?,"data":{"kind":?,"message":?}`, queueType, kind, appendAgentMessage(nil, m))
+func (s *session) queue(kind int, m *Message) (id string, err error) {
+	return s.append("custom", `"customType":?,"data":{"kind":?,"message":?}`, queueType, queueNames[kind], appendAgentMessage(nil, m))
 }
 
 // unqueue gives up messages that wait.
@@ -557,20 +561,7 @@ func (s *session) entriesSince(id string) ([]byte, error) {
 	if id != "" && e == nil {
 		return nil, notFound(id)
 	}
-	for i := len(entries) - 1; e != nil; i-- {
-		if entries[i] == e {
-			entries, e = entries[i+1:], nil
-		}
-	}
-	size := 2
-	for _, e := range entries {
-		size += len(e.raw) + 1
-	}
-	dst := append(make([]byte, 0, size), '[')
-	for _, e := range entries {
-		dst = append(append(dst, e.raw...), ',')
-	}
-	return append(bytes.TrimSuffix(dst, []byte(",")), ']'), nil
+	return appendList(nil, entries[slices.Index(entries, e)+1:], func(dst []byte, e *entry) []byte { return append(dst, e.raw...) }), nil
 }
 
 // tree returns the session as a JSON array of its roots: {entry, children} with
@@ -587,9 +578,7 @@ func (s *session) tree() []byte {
 		}
 	}
 	for _, list := range children {
-		if len(list) > 1 {
-			slices.SortStableFunc(list, func(a, b *entry) int { return a.time().Compare(b.time()) })
-		}
+		slices.SortStableFunc(list, func(a, b *entry) int { return a.time().Compare(b.time()) })
 	}
 	// The lists of siblings from the root down to where we are, without those
 	// that are written: no recursion, for a tree may be as deep as it is long.
@@ -625,20 +614,13 @@ func (e *entry) time() time.Time { return parseTime(get(e.raw, "timestamp")) }
 
 // isUser reports whether an entry is a message of the user.
 func (e *entry) isUser() bool {
-	return e.kind == "message" && string(get(e.raw, "message", "role")) == `"user"`
+	return e.kind == "message" && string(get(e.body, "role")) == `"user"`
 }
 
-// forkPoint is a message that a fork can replace.
-type forkPoint struct{ entryID, text string }
-
-// forkPoints returns the user's messages on the active branch.
-func (s *session) forkPoints() (points []forkPoint) {
-	for _, e := range s.branch() {
-		if e.isUser() {
-			points = append(points, forkPoint{e.id, e.message().text()})
-		}
-	}
-	return points
+// forkPoints returns the user's messages on the active branch, which a fork can
+// replace.
+func (s *session) forkPoints() []*entry {
+	return slices.DeleteFunc(s.branch(), func(e *entry) bool { return !e.isUser() })
 }
 
 // fork makes a session of what came before a message of the user. It returns
@@ -692,9 +674,9 @@ func (s *session) copy(branch []*entry) (*session, error) {
 
 // restored is what a session says about the conversation at its leaf.
 type restored struct {
-	messages                     []*Message
-	provider, model, level, name string
-	pending                      []queuedMessage
+	messages               []*Message
+	provider, model, level string
+	pending                [2][]queuedMessage // by queue
 }
 
 // restore returns the context at the leaf. A compaction stands for what lies
@@ -702,12 +684,12 @@ type restored struct {
 func (s *session) restore() (r restored) {
 	s.mu.Lock()
 	branch, pending := s.leaf.branch(), slices.Clone(s.pending)
-	r.name = s.title
 	s.mu.Unlock()
 	for _, e := range pending {
 		v, _ := pick(get(e.raw, "data"), "kind", "message")
 		if m, err := parseAgentMessage(v[1]); err == nil {
-			r.pending = append(r.pending, queuedMessage{e.id, textOf(v[0]), m})
+			kind := max(slices.Index(queueNames[:], textOf(v[0])), steering)
+			r.pending[kind] = append(r.pending[kind], queuedMessage{e.id, m})
 		}
 	}
 	last := -1 // compaction
@@ -733,17 +715,13 @@ func (s *session) restore() (r restored) {
 		tail := messagesOf(branch[kept:last])
 		v, _ := pick(branch[last].raw, "summary", "details", "tokensBefore")
 		if textOf(get(v[1], "strategy")) == "verbatim-lines" {
-			tail = []*Message{compactedMessage(textOf(v[0]), tail, branch[last].time())}
+			tail = []*Message{compactedMessage(textOf(v[0]), nil, tail, branch[last].time())}
 		} else if head := branch[last].message(); head != nil {
 			tail = append([]*Message{head}, tail...)
 		}
-		for _, e := range branch[:kept] { // tools that were made available stay so
-			if !bytes.Contains(e.raw, []byte(`"activate":`)) || len(tail) == 0 {
-				continue
-			}
-			if m := e.message(); m != nil {
-				tail[0].Activate = append(tail[0].Activate, m.Activate...)
-			}
+		if len(tail) > 0 { // tools that were made available stay so
+			replaced := slices.DeleteFunc(branch[:kept:kept], func(e *entry) bool { return !bytes.Contains(e.raw, []byte(`"activate":`)) })
+			tail[0].Activate = append(tail[0].Activate, activated(messagesOf(replaced))...)
 		}
 		r.messages = append(tail, r.messages...)
 	}
@@ -758,9 +736,19 @@ func (s *session) restore() (r restored) {
 // messagesOf are the messages of entries, as the agent keeps them: an attempt
 // that failed and was made again is no part of the conversation.
 func messagesOf(entries []*entry) (messages []*Message) {
-	for _, e := range entries {
-		m := e.message()
-		if m == nil || e.kind == "compaction" {
+	read := make([]*Message, len(entries))
+	part := len(entries)/runtime.NumCPU() + 1
+	var work sync.WaitGroup
+	for from := 0; from < len(entries); from += part {
+		work.Go(func() { // ends with its part
+			for i := from; i < min(from+part, len(entries)); i++ {
+				read[i] = entries[i].message()
+			}
+		})
+	}
+	work.Wait()
+	for i, m := range read {
+		if m == nil || entries[i].kind == "compaction" {
 			continue
 		}
 		if n := len(messages) - 1; m.Role == "assistant" && n >= 0 && messages[n].Role == "assistant" && messages[n].Stop == "error" {
@@ -776,23 +764,9 @@ func messagesOf(entries []*entry) (messages []*Message) {
 
 // message is what an entry adds to the context; nil for nothing.
 func (e *entry) message() *Message {
-	v, _ := pick(e.raw, "message", "summary", "fromId", "details", "tokensBefore", "customType", "content", "display")
-	ms := e.time().UnixMilli
-	var raw []byte
-	switch {
-	case e.kind == "message":
-		raw = v[0]
-	case e.kind == "custom_message":
-		raw = appendJSON(nil, `{"role":"custom","customType":?,"content":?,"display":?`, orElse(v[5], `""`), orElse(v[6], `""`), orElse(v[7], "true"))
-		if v[3] != nil {
-			raw = appendJSON(raw, `,"details":?`, v[3])
-		}
-		raw = appendJSON(raw, `,"timestamp":?}`, ms())
-	case textOf(v[1]) == "":
-	case e.kind == "branch_summary":
-		raw = appendJSON(nil, `{"role":"branchSummary","summary":?,"fromId":?,"timestamp":?}`, v[1], orElse(v[2], `""`), ms())
-	case e.kind == "compaction":
-		raw = appendJSON(nil, `{"role":"compactionSummary","summary":?,"tokensBefore":?,"timestamp":?}`, v[1], orElse(v[4], "0"), ms())
+	raw := e.body
+	if e.kind != "message" {
+		raw = e.special()
 	}
 	m, err := parseAgentMessage(raw)
 	if err != nil {
@@ -805,6 +779,26 @@ func (e *entry) message() *Message {
 	return m
 }
 
+// special is the message that an entry of another kind stands for, nil for none.
+func (e *entry) special() (raw []byte) {
+	v, _ := pick(e.raw, "summary", "fromId", "details", "tokensBefore", "customType", "content", "display")
+	ms := e.time().UnixMilli()
+	switch {
+	case e.kind == "custom_message":
+		raw = appendJSON(nil, `{"role":"custom","customType":?,"content":?,"display":?`, orElse(v[4], `""`), orElse(v[5], `""`), orElse(v[6], "true"))
+		if v[2] != nil {
+			raw = appendJSON(raw, `,"details":?`, v[2])
+		}
+		return appendJSON(raw, `,"timestamp":?}`, ms)
+	case textOf(v[0]) == "":
+	case e.kind == "branch_summary":
+		return appendJSON(nil, `{"role":"branchSummary","summary":?,"fromId":?,"timestamp":?}`, v[0], orElse(v[1], `""`), ms)
+	case e.kind == "compaction":
+		return appendJSON(nil, `{"role":"compactionSummary","summary":?,"tokensBefore":?,"timestamp":?}`, v[0], orElse(v[3], "0"), ms)
+	}
+	return nil
+}
+
 // orElse is a JSON value, or another where there is none.
 func orElse(v []byte, other string) []byte {
 	if v == nil {
@@ -815,10 +809,11 @@ func orElse(v []byte, other string) []byte {
 
 // sessionInfo is what a list of sessions says about one.
 type sessionInfo struct {
-	path, id, cwd, name, firstMessage, parentSession string
-	summary, summarizedThrough                       string // of the last session_summary
-	created, modified                                time.Time
-	messages                                         int
+	header
+	path, name, firstMessage   string
+	summary, summarizedThrough string // of the last session_summary
+	modified                   time.Time
+	messages                   int
 }
 
 // listSessions returns the sessions of a directory, newest first. What is no
@@ -888,7 +883,7 @@ func summarizeFile(path string, h header) (info sessionInfo, err error) {
 		return info, err
 	}
 	rest, err := os.ReadFile(path)
-	info = sessionInfo{path: path, id: h.id, cwd: h.cwd, parentSession: h.parentSession, created: h.created, modified: stat.ModTime()}
+	info = sessionInfo{header: h, path: path, modified: stat.ModTime()}
 	for line := []byte(nil); len(rest) > 0; {
 		line, rest, _ = bytes.Cut(rest, lf)
 		switch kindOfLine(line) {

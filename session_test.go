@@ -124,7 +124,7 @@ func TestSessionGrows(t *testing.T) {
 	same(t, "leaf", again.leafID(), leaf)
 	same(t, "context", said(again), []string{"user:hello", "assistant:hi"})
 	r := again.restore()
-	same(t, "settings", []string{r.provider, r.model, r.level, r.name}, []string{"anthropic", "claude", "high", "the name"})
+	same(t, "settings", []string{r.provider, r.model, r.level, s.name()}, []string{"anthropic", "claude", "high", "the name"})
 	same(t, "identity", []string{again.id, again.cwd, again.dir}, []string{s.id, "/work", dir})
 	if after, _ := os.ReadFile(s.path); !bytes.Equal(after, data) {
 		t.Error("reading changed the file")
@@ -256,7 +256,7 @@ func TestSessionOfOthers(t *testing.T) {
 		"user:Ran `false`\n(no output)\n\nCommand exited with code 1", "user:", "user:from an extension",
 		"user:The following is a summary of a branch that this conversation came back from:\n\n<summary>\ntried it\n</summary>"})
 	r := s.restore()
-	same(t, "settings", []string{r.provider, r.model, r.level, r.name}, []string{"anthropic", "claude-sonnet-4-5", "medium", "my work"})
+	same(t, "settings", []string{r.provider, r.model, r.level, s.name()}, []string{"anthropic", "claude-sonnet-4-5", "medium", "my work"})
 	same(t, "call", r.messages[1].Content[2], Block{Type: "tool_call", ID: "call_1", Name: "bash", Args: json.RawMessage(`{"command":"ls"}`)})
 	same(t, "thinking", r.messages[1].Content[0], Block{Type: "thinking", Text: "hm", Signature: "sig"})
 	same(t, "unknown block", string(appendAgentBlocks(nil, r.messages[3].Content)), `[{"type":"text","text":"one file"},{"type":"novelty","x":[1]}]`)
@@ -280,8 +280,8 @@ func TestSessionOfOthers(t *testing.T) {
 		t.Fatal(list, err)
 	}
 	list[0].modified = time.Time{}
-	same(t, "list", list[0], sessionInfo{path: path, id: s.id, cwd: "/work", name: "my work", firstMessage: "hello", parentSession: "/old.jsonl",
-		summary: "lists files", summarizedThrough: "0000000f", messages: 7, created: time.Date(2026, 11, 29, 23, 3, 25, 141e6, time.UTC)})
+	same(t, "list", list[0], sessionInfo{path: path, name: "my work", firstMessage: "hello", summary: "lists files", summarizedThrough: "0000000f", messages: 7,
+		header: header{version: 3, id: s.id, cwd: "/work", parentSession: "/old.jsonl", created: time.Date(2026, 11, 29, 23, 3, 25, 141e6, time.UTC)}})
 }
 
 // TestSessionCompaction: a summary stands for what it replaced.
@@ -313,7 +313,7 @@ func TestSessionTree(t *testing.T) {
 	other := s.leafID()
 	s.append("label", `"targetId":?,"label":"here"`, b[0].id)
 	same(t, "branch", said(s), []string{"user:one", "assistant:two", "user:other three"})
-	same(t, "fork points", s.forkPoints(), []forkPoint{{b[0].id, "one"}, {other, "other three"}})
+	same(t, "fork points", s.forkPoints(), []*entry{b[0], s.entry(other)})
 	type node struct {
 		Entry    struct{ ID string }
 		Children []node
@@ -364,9 +364,9 @@ func TestSessionTree(t *testing.T) {
 func TestSessionQueue(t *testing.T) {
 	s := begin(t, t.TempDir())
 	userSays(t, s, "one", "two")
-	a, _ := s.queue("steer", text("user", "a"))
-	b, _ := s.queue("followUp", text("user", "b"))
-	c, err := s.queue("steer", text("user", "c"))
+	a, _ := s.queue(steering, text("user", "a"))
+	b, _ := s.queue(followUp, text("user", "b"))
+	c, err := s.queue(steering, text("user", "c"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +383,7 @@ func TestSessionQueue(t *testing.T) {
 	s.close()
 	s, _ = open(t, s.path)
 	pending := s.restore().pending
-	if len(pending) != 1 || pending[0].id != b || pending[0].kind != "followUp" || pending[0].message.text() != "b" {
+	if len(pending[steering]) != 0 || len(pending[followUp]) != 1 || pending[followUp][0].id != b || pending[followUp][0].message.text() != "b" {
 		t.Errorf("pending: %+v", pending)
 	}
 	n, err := s.clone()
@@ -392,7 +392,7 @@ func TestSessionQueue(t *testing.T) {
 	}
 	n.close()
 	n, _ = open(t, n.path)
-	same(t, "pending in the clone", len(n.restore().pending), 0)
+	same(t, "pending in the clone", n.restore().pending, [2][]queuedMessage{})
 }
 
 // TestSessionDamaged: what cannot be understood costs itself only, and is told.
