@@ -558,27 +558,35 @@ func (s *atomicServer) chooseModel(m *Model, source string, persist bool) error 
 		return err
 	}
 	before := s.agent.currentChoice()
-	s.agent.choose(func(c *choice) { c.model, c.provider = m, client })
+	wanted := cmp.Or(s.setup.settings.ModelThinkingLevels[m.ref()], before.reasoning)
+	s.agent.choose(func(c *choice) { c.model, c.provider, c.reasoning = m, client, wanted })
 	if _, err := s.agent.currentSession().append("model_change", `"provider":?,"modelId":?`, m.Provider, m.ID); err != nil {
 		return err
 	}
 	if m != before.model {
 		s.say(`{"type":"model_changed","model":?,"previousModel":?,"source":?}`, appendModel(nil, m), appendModel(nil, before.model), source)
 	}
-	level, err := s.chooseLevel(cmp.Or(s.setup.settings.ModelThinkingLevels[m.ref()], before.reasoning), levelName(before.model, before.reasoning))
+	level, err := s.levelChosen(m, wanted, before)
 	if err != nil || !persist {
 		return err
 	}
 	return s.setup.settings.save(map[string]any{"defaultProvider": m.Provider, "defaultModel": m.ID, "defaultThinkingLevel": level})
 }
 
-// chooseLevel makes a thinking level the one that is wanted. It returns what that
-// comes to, and tells of it when that is not what it was before.
-func (s *atomicServer) chooseLevel(wanted, before string) (level string, err error) {
-	level = levelName(s.agent.currentChoice().model, wanted)
+// chooseLevel makes a thinking level the one that is wanted from the next turn on.
+func (s *atomicServer) chooseLevel(wanted string) (level string, err error) {
+	before := s.agent.currentChoice()
 	s.agent.choose(func(c *choice) { c.reasoning = wanted })
-	if level != before {
-		_, err = s.agent.currentSession().append("thinking_level_change", `"thinkingLevel":?`, level)
+	return s.levelChosen(before.model, wanted, before)
+}
+
+// levelChosen returns what a wanted level comes to with a model. It keeps and
+// tells that, when it is not what it was before.
+func (s *atomicServer) levelChosen(m *Model, wanted string, before choice) (level string, err error) {
+	if level = levelName(m, wanted); level == levelName(before.model, before.reasoning) {
+		return level, nil
+	}
+	if _, err = s.agent.currentSession().append("thinking_level_change", `"thinkingLevel":?`, level); err == nil {
 		s.say(`{"type":"thinking_level_changed","level":?}`, level)
 	}
 	return level, err
@@ -640,7 +648,7 @@ func (s *atomicServer) setThinking(c *atomicCommand) (any, error) {
 		return nil, c.err
 	}
 	now := s.agent.currentChoice()
-	level, err := s.chooseLevel(level, levelName(now.model, now.reasoning))
+	level, err := s.chooseLevel(level)
 	if err == nil && persist {
 		err = s.setup.settings.saveLevel(now.model, level)
 	}
@@ -653,7 +661,7 @@ func (s *atomicServer) cycleThinking(c *atomicCommand) (any, error) {
 		return json.RawMessage("null"), nil
 	}
 	all, before := levels(now.model), levelName(now.model, now.reasoning)
-	level, err := s.chooseLevel(all[(slices.Index(all, before)+1)%len(all)], before)
+	level, err := s.chooseLevel(all[(slices.Index(all, before)+1)%len(all)])
 	return appendJSON(nil, `{"level":?}`, level), err
 }
 

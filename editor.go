@@ -24,7 +24,7 @@ type key struct{ name, text string }
 
 const (
 	escTime   = 40 * time.Millisecond // an Esc that stands alone so long is the key
-	pasteTime = time.Second           // a paste that stands still so long is all that comes
+	pasteTime = 5 * time.Second       // a paste that stands still so long is all that comes
 )
 
 // keyReader makes keys of what a terminal sends.

@@ -73,7 +73,7 @@ type extension struct {
 	err    error  // why it does not run: manifest, start, handshake
 
 	host    *extHost
-	logFile *os.File // from its start until everybody was told of its end
+	logFile *os.File // from its start until we have stopped it
 	logFrom int64    // where this run begins in it
 	stdin   io.Closer
 	ready   chan struct{} // closed when its start-up is over, well or not
@@ -363,10 +363,15 @@ func (e *extension) live() {
 	defer close(e.gone)
 	e.err = e.start()
 	close(e.ready)
-	defer e.logFile.Close()
 	if e.group == nil {
+		e.logFile.Close()
 		return
 	}
+	defer func() {
+		if !e.group.alive() { // else stop has more to say
+			e.logFile.Close()
+		}
+	}()
 	if e.err != nil {
 		e.group.kill(0) // also what is left of one whose first process has ended
 	}
@@ -1280,4 +1285,5 @@ func (e *extension) stop() {
 	case <-e.gone:
 	case <-time.After(2 * drainWait): // it can not be killed
 	}
+	e.logFile.Close()
 }

@@ -412,6 +412,9 @@ func TestExtDoctor(t *testing.T) {
 			if strings.ContainsRune(stdout, '\x1b') {
 				t.Error("a control character")
 			}
+			if log := fileText(t, filepath.Join(dir, "zot-home", "logs", "ext-"+name+".log")); name == "parent" && !strings.Contains(log, "were killed") {
+				t.Errorf("the log says %q", log)
+			}
 			if t.Failed() {
 				t.Logf("\n%s%s", stdout, stderr)
 			}

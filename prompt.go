@@ -290,9 +290,6 @@ func expand(text string, skills, templates []promptFile) (string, error) {
 			return strings.TrimSpace(out), nil
 		}
 	}
-	if name, isSkill := strings.CutPrefix(command, "/skill:"); isSkill {
-		return text, noSkill(name, skills)
-	}
 	for _, t := range templates {
 		if command == "/"+t.name {
 			out := substitute(t.body, splitArgs(args))
@@ -303,18 +300,6 @@ func expand(text string, skills, templates []promptFile) (string, error) {
 		}
 	}
 	return text, nil
-}
-
-// noSkill says that there is no skill of a name, and which is probably meant.
-func noSkill(name string, skills []promptFile) error {
-	var names []string
-	for _, s := range skills {
-		names = append(names, s.name)
-	}
-	if meant := nearest(name, names); meant != "" {
-		return fmt.Errorf("there is no skill %s: did you mean %s?", name, meant)
-	}
-	return fmt.Errorf("there is no skill %s (known: %s)", name, cmp.Or(strings.Join(names, ", "), "none"))
 }
 
 var (

@@ -651,6 +651,10 @@ func (t *tui) enter(text string) {
 			t.refuse(text, fmt.Errorf("there is no command %s: did you mean %s?", name, meant))
 			return
 		}
+		if skill, isSkill := strings.CutPrefix(name, "/skill:"); isSkill && !slices.ContainsFunc(t.called(), func(c [2]string) bool { return c[0] == name }) {
+			t.refuse(text, fmt.Errorf("there is no skill %s: /skills lists those that are there", skill))
+			return
+		}
 	}
 	if command, isShell := strings.CutPrefix(text, "!"); isShell {
 		if command = strings.TrimSpace(command); command == "" {
