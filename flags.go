@@ -269,23 +269,25 @@ func (o *options) findFlag(arg string) (flag, error) {
 	return flag{}, fmt.Errorf("unknown flag %s: zot --help lists them", arg)
 }
 
-// distance is how many characters must be put in, left out or changed to make
-// a into b.
+// distance is how many characters must be put in, left out, changed, or swapped
+// with the next one, to make a into b.
 func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for i := range row {
-		row[i] = i
+	row, above, above2 := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for k := range row {
+		row[k] = k
 	}
 	for i := range len(a) {
-		diagonal := row[0]
+		row, above, above2 = above2, row, above
 		row[0] = i + 1
 		for k := range len(b) {
-			change := diagonal
+			change := above[k]
 			if a[i] != b[k] {
 				change++
 			}
-			diagonal = row[k+1]
-			row[k+1] = min(change, row[k]+1, diagonal+1)
+			row[k+1] = min(change, row[k]+1, above[k+1]+1)
+			if i > 0 && k > 0 && a[i] == b[k-1] && a[i-1] == b[k] {
+				row[k+1] = min(row[k+1], above2[k-1]+1)
+			}
 		}
 	}
 	return row[len(b)]

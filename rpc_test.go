@@ -443,12 +443,12 @@ func TestPrintModes(t *testing.T) {
 func TestMisspeltConfig(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "zot-home", "config.json")
-	put(t, path, `{"Provider":"script","theme":"dark","resoning":"low","toolEnvDrop":[],"timeouts":{"gapS":1,"headers_s":2},"mcpServers":{"provder":1}}`, 0o600)
+	put(t, path, `{"Provider":"script","theme":"dark","modle":"demo","resoning":"low","toolEnvDrop":[],"timeouts":{"gapS":1,"headers_s":2},"mcpServers":{"provder":1}}`, 0o600)
 	cmd := exec.Command(zotBin, "rpc")
 	cmd.Env = cleanEnv(dir)
 	out, err := cmd.CombinedOutput()
 	want := ""
-	for _, keys := range [][2]string{{"resoning", "reasoning"}, {"gapS", "gap_s"}, {"toolEnvDrop", "tool_env_drop"}} {
+	for _, keys := range [][2]string{{"modle", "model"}, {"resoning", "reasoning"}, {"gapS", "gap_s"}, {"toolEnvDrop", "tool_env_drop"}} {
 		want += fmt.Sprintf("zot: %s: %q has no effect: did you mean %q?\n", path, keys[0], keys[1])
 	}
 	if err != nil || string(out) != want {
