@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -173,7 +174,8 @@ func TestUserModels(t *testing.T) {
 		"openai": {"models": [
 			{"id": "gpt-5.4", "contextWindow": 1000, "priceCacheRead": 0},
 			{"id": "o3", "reasoning": false, "vision": false},
-			{"id": "mine", "name": "My model", "reasoning": true, "maxTokens": 50, "priceInput": 1.5}]},
+			{"id": "mine", "name": "My model", "reasoning": true, "maxTokens": 50, "priceInput": 1.5},
+			{"id": "levels", "levels": {"minimum": "little", "high": "much"}}]},
 		"gateway": {"api": "anthropic-messages", "baseUrl": "https://gateway.example/v1", "apiKeyEnv": "GATEWAY_KEY",
 			"models": [{"id": "a"}, {"id": "b", "baseUrl": "https://other.example"}]},
 		"xai": {"baseUrl": "https://proxy.example/v1"},
@@ -203,6 +205,9 @@ func TestUserModels(t *testing.T) {
 		m.MaxOutput != 50 || m.Levels["high"] != "high" || m.Price.Input != 1.5 || !m.Vision {
 		t.Errorf("a new model: %+v", m)
 	}
+	if m := get("openai", "levels"); !maps.Equal(m.Levels, map[string]string{"minimal": "little", "high": "much"}) {
+		t.Errorf("a model's own levels: %+v", m)
+	}
 	if m := get("gateway", "a"); m.API != "anthropic-messages" || m.BaseURL != "https://gateway.example/v1" || m.Name != "a" {
 		t.Errorf("a new provider: %+v", m)
 	}
@@ -230,6 +235,7 @@ func TestUserModelsErrors(t *testing.T) {
 		{`{"providers": {"x": {"api": "grpc", "baseUrl": "http://x"}}}`, `provider "x": "api" must be anthropic-messages`},
 		{`{"providers": {"x": {}}}`, `provider "x" has no "baseUrl"`},
 		{`{"providers": {"openai": {"models": [{"id": "a", "priceOutput": -1}]}}}`, `provider "openai": model "a": -1 is no price`},
+		{`{"providers": {"openai": {"models": [{"id": "a", "levels": {"hihg": "high"}}]}}}`, `provider "openai": model "a": "levels": unknown reasoning level "hihg"`},
 		{`{"providers": {"openai": {"models": [{"id": "a"}, {"name": "b"}]}}}`, `provider "openai": models[1] has no "id"`},
 	} {
 		_, err := loadCatalog(writeHome(t, "models.json", c.file))

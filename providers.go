@@ -251,6 +251,14 @@ func (c catalog) merge(path string) (catalog, error) {
 			} else if um.Reasoning != nil && m.Levels == nil {
 				m.Levels = map[string]string{"off": "off", "low": "low", "medium": "medium", "high": "high"}
 			}
+			for level, word := range m.Levels {
+				known, err := parseReasoning(level)
+				if err != nil {
+					return nil, fmt.Errorf("%s: provider %q: model %q: \"levels\": %w", path, name, um.ID, err)
+				}
+				delete(m.Levels, level)
+				m.Levels[known] = word
+			}
 			for _, dollars := range []float64{m.Price.Input, m.Price.Output, m.Price.CacheRead, m.Price.CacheWrite} {
 				if dollars < 0 || dollars > 1e9 {
 					return nil, fmt.Errorf("%s: provider %q: model %q: %g is no price in dollars per million tokens", path, name, um.ID, dollars)
