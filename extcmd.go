@@ -267,7 +267,7 @@ func extDoctor(which string, asJSON bool) error {
 		return err
 	}
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, endSignals...)
 	go func() { // ends with the process
 		sig := <-signals
 		killAllGroups(250 * time.Millisecond)
@@ -406,7 +406,7 @@ var (
 )
 
 func extInstall(source string, _ bool) error {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, cancel := signal.NotifyContext(context.Background(), endSignals...)
 	defer cancel()
 	info, err := os.Stat(source)
 	local := err == nil

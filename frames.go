@@ -151,8 +151,9 @@ func (w *writer) behind() bool {
 	return len(w.buf) >= backlog
 }
 
-// close writes what waits and ends the goroutine. It gives up after limit.
-func (w *writer) close(limit time.Duration) {
+// close writes what waits and ends the goroutine. It gives up after limit. The
+// error is that of a write that failed, now or before.
+func (w *writer) close(limit time.Duration) error {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
@@ -161,6 +162,9 @@ func (w *writer) close(limit time.Duration) {
 	case <-w.done:
 	case <-time.After(limit):
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
 }
 
 // inputLine returns one line without its LF (and a CR before it), nil at the end

@@ -143,7 +143,7 @@ func run(o *options, token string) {
 		fail(fmt.Errorf("stdout can not be used: %w", err))
 	}
 	signals := make(chan os.Signal, 1) // from before the first child is started
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, endSignals...)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	p := &process{cancel: cancel, leave: func() {}}
 	p.out = newWriter(stdout, func() { p.stop(exitNoPipe) })
@@ -322,6 +322,10 @@ func withStdin(o *options, in *os.File) (string, error) {
 	return strings.TrimSpace(o.prompt + "\n\n" + strings.ToValidUTF8(string(got.data), "\ufffd")), nil
 }
 
+// endSignals end the process, and what it started with it. (By SIGQUIT the
+// runtime would print its stacks and leave the children and the terminal as they are.)
+var endSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
+
 // exit ends the process after its work: accepted jobs finish, and what was
 // written reaches a slow reader.
 func (p *process) exit(code int) {
@@ -330,7 +334,9 @@ func (p *process) exit(code int) {
 	p.agent.ext.work.Wait()
 	p.agent.ext.stop()
 	killAllGroups(time.Second)
-	p.out.close(30 * time.Second)
+	if err := p.out.close(30 * time.Second); err != nil {
+		code = exitNoPipe
+	}
 	cleanupSpill()
 	p.once.Do(func() { os.Exit(code) })
 	select {} // stop was quicker

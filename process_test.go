@@ -131,6 +131,38 @@ func TestTerm(t *testing.T) {
 	}
 }
 
+// TestQuit: SIGQUIT, which some supervisors send, leaves nothing behind either.
+func TestQuit(t *testing.T) {
+	dir := t.TempDir()
+	p := startZot(t, dir, nil, "rpc", "--provider", "script", "--cwd", dir, "--model",
+		script(t, dir, "turn\ncall bash {\"command\":\"echo $$ > pid; sleep 300; sleep 300\"}\n"))
+	p.send(`{"type":"prompt","message":"go"}`)
+	child := awaitPID(t, dir)
+	p.cmd.Process.Signal(syscall.SIGQUIT)
+	for p.line() != "" {
+	}
+	p.exit(128 + int(syscall.SIGQUIT))
+	if syscall.Kill(-child, 0) == nil {
+		t.Error("a member of the tool's group outlived us")
+	}
+}
+
+// TestLostAnswer: an answer that could not be written is no success.
+func TestLostAnswer(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("there is no /dev/full: ", err)
+	}
+	defer full.Close()
+	dir := t.TempDir()
+	cmd := exec.Command(zotBin, "-p", "--provider", "script", "hello")
+	cmd.Env, cmd.Stdout = cleanEnv(dir), full
+	cmd.Run()
+	if code := cmd.ProcessState.ExitCode(); code != exitNoPipe {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // TestNonBlockingStdout: a parent may hand over a pipe in non-blocking mode.
 func TestNonBlockingStdout(t *testing.T) {
 	dir := t.TempDir()
