@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -536,6 +537,9 @@ func (t *tui) historyFile() string { return filepath.Join(t.home, "history.jsonl
 // loadHistory reads the newest entries. Without them, or a place to keep them,
 // nothing is lost but the memory.
 func loadHistory(path string) (list []string) {
+	if _, err := regular(path); err != nil { // a pipe would be waited for
+		return nil
+	}
 	data, _ := os.ReadFile(path)
 	var lines [][]byte
 	for line := range bytes.Lines(data) {
@@ -552,6 +556,9 @@ func loadHistory(path string) (list []string) {
 }
 
 func saveHistory(path, text string) {
+	if _, err := regular(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
 	os.MkdirAll(filepath.Dir(path), 0o700)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

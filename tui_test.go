@@ -694,6 +694,16 @@ func TestHistory(t *testing.T) {
 	if short, err := os.Stat(path); err != nil || short.Size() > long.Size()/2 || short.Mode() != long.Mode() {
 		t.Errorf("the file was not shortened: %v", err)
 	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, odd := range []string{pipe, os.DevNull, t.TempDir()} { // none is waited for
+		saveHistory(odd, "one")
+		if got := loadHistory(odd); len(got) != 0 {
+			t.Errorf("%s gave %q", odd, got)
+		}
+	}
 }
 
 // TestColors: a theme changes them, NO_COLOR turns them off.
