@@ -251,12 +251,16 @@ func (c catalog) merge(path string) (catalog, error) {
 			} else if um.Reasoning != nil && m.Levels == nil {
 				m.Levels = map[string]string{"off": "off", "low": "low", "medium": "medium", "high": "high"}
 			}
-			for level, word := range m.Levels {
+			spelt := m.Levels
+			m.Levels = nil
+			for level, word := range spelt {
 				known, err := parseReasoning(level)
 				if err != nil {
 					return nil, fmt.Errorf("%s: provider %q: model %q: \"levels\": %w", path, name, um.ID, err)
 				}
-				delete(m.Levels, level)
+				if m.Levels == nil {
+					m.Levels = map[string]string{}
+				}
 				m.Levels[known] = word
 			}
 			for _, dollars := range []float64{m.Price.Input, m.Price.Output, m.Price.CacheRead, m.Price.CacheWrite} {
