@@ -322,9 +322,9 @@ func withStdin(o *options, in *os.File) (string, error) {
 	return strings.TrimSpace(o.prompt + "\n\n" + strings.ToValidUTF8(string(got.data), "\ufffd")), nil
 }
 
-// endSignals end the process, and what it started with it. (By SIGQUIT the
-// runtime would print its stacks and leave the children and the terminal as they are.)
-var endSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
+// endSignals end the process, and what it started with it. SIGQUIT is not among
+// them: by it the runtime tells what all goroutines do.
+var endSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 
 // exit ends the process after its work: accepted jobs finish, and what was
 // written reaches a slow reader.

@@ -131,22 +131,6 @@ func TestTerm(t *testing.T) {
 	}
 }
 
-// TestQuit: SIGQUIT, which some supervisors send, leaves nothing behind either.
-func TestQuit(t *testing.T) {
-	dir := t.TempDir()
-	p := startZot(t, dir, nil, "rpc", "--provider", "script", "--cwd", dir, "--model",
-		script(t, dir, "turn\ncall bash {\"command\":\"echo $$ > pid; sleep 300; sleep 300\"}\n"))
-	p.send(`{"type":"prompt","message":"go"}`)
-	child := awaitPID(t, dir)
-	p.cmd.Process.Signal(syscall.SIGQUIT)
-	for p.line() != "" {
-	}
-	p.exit(128 + int(syscall.SIGQUIT))
-	if syscall.Kill(-child, 0) == nil {
-		t.Error("a member of the tool's group outlived us")
-	}
-}
-
 // TestLostAnswer: an answer that could not be written is no success.
 func TestLostAnswer(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)

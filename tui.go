@@ -652,7 +652,7 @@ func (t *tui) enter(text string) {
 			return
 		}
 		if skill, isSkill := strings.CutPrefix(name, "/skill:"); isSkill && !slices.ContainsFunc(t.called(), func(c [2]string) bool { return c[0] == name }) {
-			t.refuse(text, fmt.Errorf("there is no skill %s: /skills lists those that are there", skill))
+			t.refuse(text, fmt.Errorf("there is no skill %s: /skills lists them", skill))
 			return
 		}
 	}
