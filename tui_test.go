@@ -316,7 +316,18 @@ func startTerminal(t *testing.T, dir string, width, height int, env []string, ar
 	p.cmd.Dir, p.cmd.Env = dir, cleanEnv(dir, env...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = slave, slave, slave
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := p.cmd.Start(); err != nil {
+	// In this process, too, runs the reaper of orphans: p is none.
+	procs.Lock()
+	procs.starting++
+	procs.Unlock()
+	err = p.cmd.Start()
+	exited := make(chan struct{})
+	procs.Lock()
+	if procs.starting--; err == nil {
+		procs.groups[p.cmd.Process.Pid] = &group{pgid: p.cmd.Process.Pid, exited: exited}
+	}
+	procs.Unlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	read := make(chan struct{})
@@ -333,6 +344,7 @@ func startTerminal(t *testing.T, dir string, width, height int, env []string, ar
 	}()
 	go func() {
 		p.cmd.Wait()
+		close(exited)
 		<-read
 		close(p.done)
 	}()
