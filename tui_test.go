@@ -396,6 +396,12 @@ func (p *terminal) keys(text string) {
 		}
 		return keyNames[name]
 	})
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		// What is typed before it shows anything is read by the line discipline.
+		if rows, _ := p.screen.picture(false); strings.Trim(strings.Join(rows, ""), "█ ") != "" {
+			break
+		}
+	}
 	if _, err := p.master.WriteString(text); err != nil {
 		p.t.Fatal(err)
 	}
