@@ -281,6 +281,13 @@ func (h *extHost) start(exts []*extension) (wait func()) {
 	}
 }
 
+// hasStarted reports whether start-up is over: what is offered then is known.
+func (h *extHost) hasStarted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return isClosed(h.started)
+}
+
 // reloaded is what a reload did.
 type reloaded struct {
 	Stopped int         `json:"stopped"`

@@ -647,7 +647,7 @@ func (t *tui) enter(text string) {
 			}
 		}
 		// An extension that is still starting may have it.
-		if meant := t.meant(name); meant != "" && len(t.agent.ext.starting()) == 0 {
+		if meant := t.meant(name); meant != "" && t.agent.ext.hasStarted() {
 			t.refuse(text, fmt.Errorf("there is no command %s: did you mean %s?", name, meant))
 			return
 		}
