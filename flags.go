@@ -238,10 +238,8 @@ func parseArgs(args []string) (*options, error) {
 	}
 	o.prompt = strings.Join(words, " ")
 	if o.mode == "" && len(words) == 1 && !strings.Contains(words[0], " ") {
-		for _, word := range []string{"rpc", "ext", "help", "version", "list-models"} {
-			if distance(words[0], word) <= len(word)/3 {
-				return nil, fmt.Errorf("%q is no mode: see zot --help; as a prompt it needs -p", words[0])
-			}
+		if nearest(words[0], []string{"rpc", "ext", "help", "version", "list-models"}) != "" {
+			return nil, fmt.Errorf("%q is no mode: see zot --help; as a prompt it needs -p", words[0])
 		}
 	}
 	return o, nil
@@ -252,19 +250,17 @@ func (o *options) findFlag(arg string) (flag, error) {
 	name := strings.TrimLeft(arg, "-")
 	name = cmp.Or(aliases[name], name)
 	long := strings.HasPrefix(arg, "--")
-	nearest, best := "", min(4, len(name)/2+1) // the longer, the more slips
+	var names []string
 	for _, g := range o.flagGroups() {
 		for _, f := range g.flags {
 			if long && f.name == name || !long && f.short == name {
 				return f, nil
 			}
-			if d := distance(name, f.name); d < best && len(name) > 1 {
-				nearest, best = f.name, d
-			}
+			names = append(names, f.name)
 		}
 	}
-	if nearest != "" {
-		return flag{}, fmt.Errorf("unknown flag %s: did you mean --%s?", arg, nearest)
+	if meant := nearest(name, names); meant != "" {
+		return flag{}, fmt.Errorf("unknown flag %s: did you mean --%s?", arg, meant)
 	}
 	return flag{}, fmt.Errorf("unknown flag %s: zot --help lists them", arg)
 }
@@ -293,11 +289,12 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// nearest is the name that one was probably meant to be; "" if it is like none.
+// nearest is the name that one was probably meant to be; "" if it is like none. The
+// longer they are, the more slips there may be.
 func nearest(name string, names []string) (found string) {
-	best := len(name)/3 + 1
+	best := len(name) // what shares no letter is not meant
 	for _, n := range names {
-		if d := distance(name, n); d < best {
+		if d := distance(name, n); d < best && d <= max(len(name), len(n))/3 {
 			found, best = n, d
 		}
 	}

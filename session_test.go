@@ -495,7 +495,7 @@ func TestSessionOldVersions(t *testing.T) {
 // and deleted with what lies beside them.
 func TestSessionStore(t *testing.T) {
 	dir := t.TempDir()
-	same(t, "directory", sessionsDir("/home", "/work/a:b\\c"), filepath.Join("/home", "sessions", "--work-a-b-c--"))
+	same(t, "directory", sessionsDir("/home", "/src/a:b\\c"), filepath.Join("/home", "sessions", "--src-a-b-c--"))
 	for i, id := range []string{"abc-1", "abc-2", "xyz"} {
 		s, err := newSession(dir, "/work", id, "")
 		if err != nil {

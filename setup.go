@@ -37,9 +37,8 @@ func misspelt(path string, file object, ours json.RawMessage) (warnings []string
 	known, _ := parseObject(ours)
 	names := slices.Sorted(maps.Keys(known))
 	for _, key := range slices.Sorted(maps.Keys(file)) {
-		near := slices.IndexFunc(names, func(name string) bool { return distance(strings.ToLower(key), name) <= len(name)/3 })
-		if near >= 0 && !strings.EqualFold(names[near], key) {
-			warnings = append(warnings, fmt.Sprintf("%s: %q has no effect: did you mean %q?", path, key, names[near]))
+		if meant := nearest(strings.ToLower(key), names); meant != "" && !strings.EqualFold(meant, key) {
+			warnings = append(warnings, fmt.Sprintf("%s: %q has no effect: did you mean %q?", path, key, meant))
 		}
 		if inner, err := parseObject(file[key]); err == nil && known.has(key) {
 			warnings = append(warnings, misspelt(path, inner, known[key])...)
