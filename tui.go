@@ -69,6 +69,12 @@ func (b *inbox) event(e *Event) {
 		}
 		own.Type, own.Text, own.Delta = own.Delta.block.Type, string(own.Delta.text), delta{}
 	}
+	size := len(own.Text)
+	if own.Panel != nil {
+		for _, line := range own.Panel.Lines {
+			size += len(line)
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var last *Event
@@ -79,12 +85,12 @@ func (b *inbox) event(e *Event) {
 	case last != nil && (own.Type == "text" || own.Type == "thinking" || own.Type == "tool_progress" && own.CallID == last.CallID):
 		last.Text += own.Text
 	case last != nil && own.Type == "ext_panel_render" && own.Panel.ID == last.Panel.ID:
-		*last = own
+		*last, size = own, 0
 	default:
 		b.events = append(b.events, own)
-		b.size += 64
+		size += 64
 	}
-	b.size += len(own.Text)
+	b.size += size
 	select {
 	case b.wake <- struct{}{}:
 	default:
@@ -230,7 +236,7 @@ func (t *tui) run(a *Agent) {
 			return // the terminal has gone
 		}
 		wait := time.Hour
-		if t.busy || len(t.notes) > 0 {
+		if t.busy || slices.ContainsFunc(t.notes, func(n note) bool { return !n.until.IsZero() }) {
 			wait = spinTime
 		}
 		if at := t.keys.due(); !at.IsZero() {
@@ -261,6 +267,7 @@ func (t *tui) run(a *Agent) {
 			t.dirty = true
 		case <-timer.C:
 			t.press(t.keys.flush())
+			t.notes = slices.DeleteFunc(t.notes, func(n note) bool { return !n.until.IsZero() && time.Now().After(n.until) })
 			t.dirty = true
 		case <-t.agent.ctx.Done():
 			return

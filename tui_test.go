@@ -289,6 +289,7 @@ type terminal struct {
 	master *os.File
 	cmd    *exec.Cmd
 	screen *emulator
+	shows  bool // something was on the screen
 	done   chan struct{}
 }
 
@@ -396,11 +397,10 @@ func (p *terminal) keys(text string) {
 		}
 		return keyNames[name]
 	})
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		// What is typed before it shows anything is read by the line discipline.
-		if rows, _ := p.screen.picture(false); strings.Trim(strings.Join(rows, ""), "█ ") != "" {
-			break
-		}
+	for end := time.Now().Add(patience); !p.shows && time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		// What is typed before that is read by the line discipline.
+		rows, _ := p.screen.picture(false)
+		p.shows = strings.Trim(strings.Join(rows, ""), "█ ") != ""
 	}
 	if _, err := p.master.WriteString(text); err != nil {
 		p.t.Fatal(err)

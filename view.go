@@ -76,9 +76,7 @@ func (t *tui) above() (rows []string) {
 		rows = append(rows, s.lines("", f, asFailure)...)
 	}
 	for _, n := range t.notes {
-		if n.until.IsZero() || time.Now().Before(n.until) {
-			rows = append(rows, s.lines("", n.text, n.style)...)
-		}
+		rows = append(rows, s.lines("", n.text, n.style)...)
 	}
 	for _, q := range t.queue {
 		rows = append(rows, s.row("next: "+oneLine(q.text), asMuted))
